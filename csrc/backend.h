@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "plan.h"
+#include "words.h"
+
+// The seam between the state machine and a device. Everything above it is tested without a GPU.
+namespace l2pf {
+
+// A cudaStream_t on CUDA; unused on the CPU.
+using Stream = void*;
+
+// Where an operator runs: the device of its anchor and that device's current stream.
+struct Place {
+  DeviceIndex device = kCpu;
+  Stream stream = nullptr;
+};
+
+// A device call that failed. The core latches the signature off and lets the forward go on.
+class BackendError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// How much of a window is prefetched and how; changing it needs no recapture.
+struct WindowSetting {
+  int64_t byte_limit = 0;  // 0 switches the window off
+  Form form = Form::kAuto;
+
+  friend bool operator==(const WindowSetting&, const WindowSetting&) = default;
+};
+
+// Device copy of a plan. Keeps the plan, and through it the weights, alive; freed by its last owner, which
+// may be a graph.
+class Table {
+ public:
+  explicit Table(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
+  virtual ~Table() = default;
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+  const Plan& plan() const { return *plan_; }
+
+ private:
+  std::shared_ptr<const Plan> plan_;
+};
+
+// One prefetch to start: a window of a table, or segments carried by value where there is no plan.
+struct Prefetch {
+  std::shared_ptr<Table> table;
+  int window_index = 0;
+  std::vector<Segment> segments;  // used when `table` is null; already cut to the budget
+  Form form = Form::kAuto;
+};
+
+struct DeviceInfo {
+  std::string name;
+  int64_t l2_bytes = 0;
+  std::vector<Form> forms;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual DeviceInfo device_info(DeviceIndex device) = 0;
+  // The budget of a window when the user asks for `auto`, bytes.
+  virtual int64_t auto_budget_bytes(DeviceIndex device) = 0;
+
+  // Non-zero while the stream is being captured; different for each capture.
+  virtual uint64_t capture_id(const Place& place) = 0;
+
+  // Eager only. `settings[i]` belongs to `plan->windows[i]`.
+  virtual std::shared_ptr<Table> make_table(std::shared_ptr<const Plan> plan, std::span<const WindowSetting> settings,
+                                            const Place& place) = 0;
+  // Ordered on `place.stream`: replays enqueued later see the new setting. Never while capturing.
+  virtual void patch_table(Table& table, int window_index, const WindowSetting& setting, const Place& place) = 0;
+
+  // Eager: starts `prefetch` on the side stream behind what the stream has enqueued so far.
+  virtual void fork(const Prefetch& prefetch, const Place& place) = 0;
+  // Capturing: remembers the frontier a collective starts from.
+  virtual void mark(const Place& place) = 0;
+  // Capturing: adds `prefetch` as a graph node overlapping the frontier, ordered behind the capture's previous one.
+  virtual void attach(const Prefetch& prefetch, Placement placement, const Place& place) = 0;
+  // The stream waits for the outstanding prefetch of its device (eager) or of its capture.
+  virtual void join(const Place& place) = 0;
+};
+
+}  // namespace l2pf

@@ -1,0 +1,57 @@
+#include "prefetch_worker.h"
+
+#include <thread>
+
+namespace l2pf {
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+
+// Low temporal locality: the lines should stay in the outer caches, not push out the first-level working set.
+int64_t prefetch_lines(const Segment& segment) {
+  const char* const begin = reinterpret_cast<const char*>(segment.address);
+  for (int64_t offset = 0; offset < segment.num_bytes; offset += kLineBytes)
+    __builtin_prefetch(begin + offset, /*rw=*/0, /*locality=*/1);
+  return (segment.num_bytes + kLineBytes - 1) / kLineBytes;
+}
+
+}  // namespace
+
+PrefetchWorker::PrefetchWorker() { std::thread([this] { run(); }).detach(); }
+
+int64_t PrefetchWorker::post(std::vector<Segment> segments) {
+  const std::lock_guard lock(mutex_);
+  jobs_.push_back({++last_ticket_, std::move(segments)});
+  wake_.notify_one();
+  return last_ticket_;
+}
+
+void PrefetchWorker::wait(int64_t ticket) {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [&] { return last_done_ >= ticket; });
+}
+
+int64_t PrefetchWorker::num_lines() {
+  const std::lock_guard lock(mutex_);
+  return num_lines_;
+}
+
+void PrefetchWorker::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return !jobs_.empty(); });
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    int64_t num_lines = 0;
+    for (const Segment& segment : job.segments) num_lines += prefetch_lines(segment);
+    const int64_t ticket = job.ticket;
+    job.segments.clear();  // the hold on the weights goes before the ticket is called done
+    lock.lock();
+    num_lines_ += num_lines;
+    last_done_ = ticket;
+    done_.notify_all();
+  }
+}
+
+}  // namespace l2pf

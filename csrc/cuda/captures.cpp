@@ -1,0 +1,130 @@
+#include "captures.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace l2pf {
+namespace {
+
+// Never captured, and asking it while another stream is would be an error.
+bool is_legacy(cudaStream_t stream) { return stream == nullptr || stream == cudaStreamLegacy; }
+
+bool is_kernel(cudaGraphNode_t node) {
+  cudaGraphNodeType type{};
+  L2PF_CUDA_CHECK(cudaGraphNodeGetType(node, &type));
+  return type == cudaGraphNodeTypeKernel;
+}
+
+// Launched, not finished: the node runs beside the kernel it depends on.
+cudaGraphEdgeData launch_order_edge() {
+  cudaGraphEdgeData edge{};
+  edge.from_port = cudaGraphKernelNodePortLaunchCompletion;
+  edge.type = cudaGraphDependencyTypeProgrammatic;
+  return edge;
+}
+
+}  // namespace
+
+Frontier frontier_of(cudaStream_t stream) {
+  Frontier frontier;
+  if (is_legacy(stream)) return frontier;
+  cudaStreamCaptureStatus status{};
+  unsigned long long id = 0;
+  const cudaGraphNode_t* nodes = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;
+  size_t num_nodes = 0;
+  L2PF_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &id, &frontier.graph, &nodes, &edges, &num_nodes));
+  if (status != cudaStreamCaptureStatusActive) return Frontier{};
+  frontier.capture_id = id;
+  frontier.nodes.assign(nodes, nodes + num_nodes);
+  if (edges)
+    frontier.edges.assign(edges, edges + num_nodes);
+  else
+    frontier.edges.resize(num_nodes);
+  return frontier;
+}
+
+uint64_t capture_id_of(cudaStream_t stream) {
+  if (is_legacy(stream)) return 0;
+  cudaStreamCaptureStatus status{};
+  unsigned long long id = 0;
+  L2PF_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &id));
+  return status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
+Captures& Captures::instance() {
+  static auto& captures = *new Captures;  // never destroyed: graphs may die after static destructors ran
+  return captures;
+}
+
+void Captures::mark(cudaStream_t stream) {
+  Frontier now = frontier_of(stream);
+  if (now.capture_id == 0) return;
+  const std::lock_guard lock(mutex_);
+  Capture& capture = captures_[now.capture_id];
+  hold(capture, now, {});
+  capture.mark = std::move(now);
+}
+
+void Captures::attach(cudaStream_t stream, bool overlap, const AddNode& add_node, Held held) {
+  const Frontier now = frontier_of(stream);
+  if (now.capture_id == 0) return;
+  const std::lock_guard lock(mutex_);
+  Capture& capture = captures_[now.capture_id];
+  hold(capture, now, std::move(held));
+
+  Frontier from = now;
+  if (overlap && std::all_of(now.nodes.begin(), now.nodes.end(), is_kernel))
+    for (size_t i = 0; i < from.nodes.size(); ++i)
+      from.edges[i] = from.nodes[i] == capture.previous ? cudaGraphEdgeData{} : launch_order_edge();
+  else if (capture.mark.capture_id != 0)
+    from = capture.mark;
+  if (capture.previous && std::find(from.nodes.begin(), from.nodes.end(), capture.previous) == from.nodes.end()) {
+    from.nodes.push_back(capture.previous);
+    from.edges.emplace_back();
+  }
+  capture.previous = add_node(now.graph, from.nodes, from.edges);
+  capture.mark = {};
+}
+
+void Captures::join(cudaStream_t stream) {
+  const Frontier now = frontier_of(stream);
+  const std::lock_guard lock(mutex_);
+  const auto it = captures_.find(now.capture_id);
+  if (it == captures_.end() || !it->second.previous) return;
+  L2PF_CUDA_CHECK(cudaStreamUpdateCaptureDependencies(stream, &it->second.previous, nullptr, 1,
+                                                      cudaStreamAddCaptureDependencies));
+}
+
+size_t Captures::size() const {
+  const std::lock_guard lock(mutex_);
+  return captures_.size();
+}
+
+void Captures::hold(Capture& capture, const Frontier& now, Held held) {
+  if (!capture.held) {
+    auto grave = std::make_unique<Grave>(Grave{now.capture_id, {}});
+    cudaUserObject_t object{};
+    L2PF_CUDA_CHECK(cudaUserObjectCreate(&object, grave.get(), &Captures::bury, 1, cudaUserObjectNoDestructorSync));
+    Grave* const owned = grave.release();
+    // On failure the reference is still ours: dropping it runs `bury`, which takes this capture's entry away.
+    const cudaError_t error = cudaGraphRetainUserObject(now.graph, object, 1, cudaGraphUserObjectMove);
+    if (error != cudaSuccess) cudaUserObjectRelease(object, 1);
+    L2PF_CUDA_CHECK(error);
+    capture.held = &owned->held;
+  }
+  capture.held->insert(capture.held->end(), std::make_move_iterator(held.begin()),
+                       std::make_move_iterator(held.end()));
+}
+
+void Captures::bury(void* raw) {
+  const std::unique_ptr<Grave> grave(static_cast<Grave*>(raw));
+  auto& captures = instance();
+  {
+    const std::lock_guard lock(captures.mutex_);
+    captures.captures_.erase(grave->capture_id);
+  }
+  Graveyard::instance().bury(std::move(grave->held));
+}
+
+}  // namespace l2pf

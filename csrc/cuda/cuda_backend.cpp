@@ -1,0 +1,159 @@
+#include "cuda_backend.h"
+
+#include <algorithm>
+
+#include "captures.h"
+#include "device_scope.h"
+#include "graveyard.h"
+
+namespace l2pf {
+namespace {
+
+// Share of L2 that prefetched weights may fill until calibration has measured where hot reads stop being hot.
+constexpr double kUsableShareOfL2 = 0.6;
+
+cudaStream_t stream_of(const Place& place) { return static_cast<cudaStream_t>(place.stream); }
+
+int attribute(cudaDeviceAttr name, DeviceIndex device) {
+  int value = 0;
+  L2PF_CUDA_CHECK(cudaDeviceGetAttribute(&value, name, device));
+  return value;
+}
+
+// Segments by value go out in as many launches as their number asks for.
+template <typename Launch>
+void for_each_inline_window(const Prefetch& prefetch, const KernelChoice& choice, const Launch& launch) {
+  std::span<const Segment> left = prefetch.segments;
+  while (!left.empty()) {
+    const auto batch = left.first(std::min<size_t>(left.size(), kMaxInlineSegments));
+    launch(inline_window(batch, choice.header({0, prefetch.form})), static_cast<int>(batch.size()));
+    left = left.subspan(batch.size());
+  }
+}
+
+}  // namespace
+
+CudaBackend::Device::Device(DeviceIndex index) : tables(index) {
+  // A stream may be made while another thread captures, which an allocation on the way may not.
+  const RelaxedCaptureScope relaxed;
+  cudaDeviceProp properties{};
+  L2PF_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor, index);
+  info.name = properties.name;
+  info.l2_bytes = attribute(cudaDevAttrL2CacheSize, index);
+  has_launch_order = major >= 9;
+  choice.has_bulk = major >= 9;
+  choice.num_ctas = std::max(1, attribute(cudaDevAttrMultiProcessorCount, index) / 2);
+  info.forms = {Form::kLines, Form::kLoad};
+  if (choice.has_bulk) info.forms.insert(info.forms.begin(), Form::kBulk);
+  L2PF_CUDA_CHECK(cudaStreamCreateWithFlags(&side_stream, cudaStreamNonBlocking));
+}
+
+CudaBackend& CudaBackend::instance() {
+  static auto& backend = *new CudaBackend;  // never destroyed: CUDA may be gone when static destructors run
+  return backend;
+}
+
+CudaBackend::Device& CudaBackend::device(DeviceIndex index) {
+  const std::lock_guard lock(mutex_);
+  auto& slot = devices_[index];
+  if (!slot) {
+    const DeviceScope scope(index);
+    slot = std::make_unique<Device>(index);
+  }
+  return *slot;
+}
+
+DeviceIndex CudaBackend::current_device() {
+  DeviceIndex index = 0;
+  L2PF_CUDA_CHECK(cudaGetDevice(&index));
+  return index;
+}
+
+DeviceInfo CudaBackend::device_info(DeviceIndex index) { return device(index).info; }
+
+int64_t CudaBackend::auto_budget_bytes(DeviceIndex index) {
+  return static_cast<int64_t>(kUsableShareOfL2 * static_cast<double>(device(index).info.l2_bytes));
+}
+
+uint64_t CudaBackend::capture_id(const Place& place) { return capture_id_of(stream_of(place)); }
+
+std::shared_ptr<Table> CudaBackend::make_table(std::shared_ptr<const Plan> plan,
+                                               std::span<const WindowSetting> settings, const Place& place) {
+  Graveyard::instance().drain();
+  Device& own = device(place.device);
+  const DeviceScope scope(place.device);
+  // The block may have been read by a prefetch on the side stream, which other streams than this one joined.
+  own.order.order(own.side_stream, stream_of(place));
+  return std::make_shared<CudaTable>(std::move(plan), settings, own.choice, own.tables, stream_of(place));
+}
+
+void CudaBackend::patch_table(Table& table, int window_index, const WindowSetting& setting, const Place& place) {
+  if (capture_id(place) != 0) throw BackendError("a window cannot be set while its stream is being captured");
+  const DeviceScope scope(place.device);
+  static_cast<CudaTable&>(table).patch(window_index, setting, stream_of(place));
+}
+
+void CudaBackend::fork(const Prefetch& prefetch, const Place& place) {
+  Graveyard::instance().drain();
+  Device& own = device(place.device);
+  const DeviceScope scope(place.device);
+  own.order.order(stream_of(place), own.side_stream);
+  if (prefetch.table) {
+    auto& table = static_cast<CudaTable&>(*prefetch.table);
+    L2PF_CUDA_CHECK(launch_prefetch(table.window(prefetch.window_index), table.num_segments(prefetch.window_index),
+                                    table.shape(), own.side_stream));
+  } else {
+    for_each_inline_window(prefetch, own.choice, [&](const InlineWindow& window, int num_segments) {
+      L2PF_CUDA_CHECK(launch_prefetch(window, num_segments, own.choice.shape(), own.side_stream));
+    });
+  }
+}
+
+void CudaBackend::mark(const Place& place) { Captures::instance().mark(stream_of(place)); }
+
+void CudaBackend::attach(const Prefetch& prefetch, Placement placement, const Place& place) {
+  Device& own = device(place.device);
+  const DeviceScope scope(place.device);
+  const bool overlap = own.has_launch_order && placement != Placement::kSideStream;
+  auto& captures = Captures::instance();
+  if (prefetch.table) {
+    auto& table = static_cast<CudaTable&>(*prefetch.table);
+    captures.attach(
+        stream_of(place), overlap,
+        [&](cudaGraph_t graph, const auto& nodes, const auto& edges) {
+          cudaGraphNode_t node{};
+          L2PF_CUDA_CHECK(add_prefetch_node(&node, graph, nodes.data(), edges.data(), nodes.size(),
+                                            table.window(prefetch.window_index),
+                                            table.num_segments(prefetch.window_index), table.shape()));
+          return node;
+        },
+        {prefetch.table});
+    return;
+  }
+  for_each_inline_window(prefetch, own.choice, [&](const InlineWindow& window, int num_segments) {
+    Held held;
+    for (const Segment& segment : prefetch.segments) held.push_back(segment.owner);
+    captures.attach(
+        stream_of(place), overlap,
+        [&](cudaGraph_t graph, const auto& nodes, const auto& edges) {
+          cudaGraphNode_t node{};
+          L2PF_CUDA_CHECK(add_prefetch_node(&node, graph, nodes.data(), edges.data(), nodes.size(), window,
+                                            num_segments, own.choice.shape()));
+          return node;
+        },
+        std::move(held));
+  });
+}
+
+void CudaBackend::join(const Place& place) {
+  if (capture_id(place) != 0) {
+    Captures::instance().join(stream_of(place));
+    return;
+  }
+  Device& own = device(place.device);
+  const DeviceScope scope(place.device);
+  own.order.order(own.side_stream, stream_of(place));
+}
+
+}  // namespace l2pf

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "../backend.h"
+#include "block_pool.h"
+#include "prefetch_kernel.h"
+
+namespace l2pf {
+
+// What turns a setting into a header on one GPU.
+struct KernelChoice {
+  Form default_form = Form::kLoad;  // what Form::kAuto means here
+  bool has_bulk = false;            // cp.async.bulk.prefetch exists from sm_90 on
+  int num_ctas = 0;
+  int piece_bytes = 16384;
+
+  WindowHeader header(const WindowSetting& setting) const;
+  LaunchShape shape() const { return {num_ctas}; }
+};
+
+// A plan in device memory: one block, each window a header and its segments. Its last owner may be a graph.
+class CudaTable final : public Table {
+ public:
+  // Enqueues the copy on `stream`.
+  CudaTable(std::shared_ptr<const Plan> plan, std::span<const WindowSetting> settings, const KernelChoice& choice,
+            BlockPool& pool, cudaStream_t stream);
+  ~CudaTable() override;
+
+  void patch(int window_index, const WindowSetting& setting, cudaStream_t stream);
+
+  const WindowHeader* window(int window_index) const;
+  int num_segments(int window_index) const;
+  const LaunchShape& shape() const { return shape_; }
+
+ private:
+  const KernelChoice choice_;
+  const LaunchShape shape_;
+  BlockPool& pool_;
+  BlockPool::Block block_;
+  std::vector<size_t> offsets_;  // of each window in the block, bytes
+};
+
+// `segments` in kernel parameters, at most kMaxInlineSegments of them.
+InlineWindow inline_window(std::span<const Segment> segments, const WindowHeader& header);
+
+}  // namespace l2pf

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "table_layout.h"
+
+namespace l2pf {
+
+// The grid a prefetch is launched with; fixed once captured, while WindowHeader::num_ctas may ask for less.
+struct LaunchShape {
+  int num_ctas = 0;
+  int num_threads = 512;
+};
+
+// Starts the prefetch of one window on `stream`. `window` is device memory, its `num_segments` records behind it.
+cudaError_t launch_prefetch(const WindowHeader* window, int num_segments, const LaunchShape& shape,
+                            cudaStream_t stream);
+cudaError_t launch_prefetch(const InlineWindow& window, int num_segments, const LaunchShape& shape,
+                            cudaStream_t stream);
+
+// The same launches as nodes of `graph`, behind `dependencies`.
+cudaError_t add_prefetch_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+                              const cudaGraphEdgeData* edges, size_t num_dependencies, const WindowHeader* window,
+                              int num_segments, const LaunchShape& shape);
+cudaError_t add_prefetch_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+                              const cudaGraphEdgeData* edges, size_t num_dependencies, const InlineWindow& window,
+                              int num_segments, const LaunchShape& shape);
+
+}  // namespace l2pf

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+namespace l2pf {
+
+// How a kernel reads a window. Plain bytes, the same on host and device; a window's segments follow its header.
+struct alignas(16) WindowHeader {
+  int64_t byte_limit = 0;   // of the window's segments in order; 0: the node does nothing
+  int32_t form = 0;         // a Form other than kAuto
+  int32_t num_ctas = 0;     // CTAs of the grid that work; the others leave at once
+  int32_t piece_bytes = 0;  // one bulk instruction; a multiple of 16
+  int32_t reserved[3] = {};
+};
+
+struct alignas(16) SegmentRecord {
+  uint64_t address = 0;
+  int64_t num_bytes = 0;
+  int64_t begin_bytes = 0;  // bytes of the window's segments before this one
+  int64_t reserved = 0;
+};
+
+static_assert(sizeof(WindowHeader) == 32 && sizeof(SegmentRecord) == 32);
+
+// A window carried by value in the kernel's parameters, where there is no table: a bare l2_prefetch.
+inline constexpr int kMaxInlineSegments = 96;
+struct InlineWindow {
+  WindowHeader header;
+  SegmentRecord segments[kMaxInlineSegments];
+};
+static_assert(sizeof(InlineWindow) <= 4000, "kernel parameters hold 4 KiB on every GPU");
+
+}  // namespace l2pf

@@ -1,0 +1,145 @@
+#include "forward.h"
+
+#include <utility>
+
+namespace l2pf {
+
+Forward::Forward(int64_t handle, std::shared_ptr<Prefetcher> prefetcher, Signature signature, bool capturing)
+    : handle_(handle),
+      prefetcher_(std::move(prefetcher)),
+      signature_(std::move(signature)),
+      snapshot_(prefetcher_->begin(signature_)),
+      captured_(capturing) {}
+
+int Forward::window_for(CollectiveKind kind) {
+  if (!snapshot_.plan || snapshot_.latched_off) return -1;
+  const auto& collectives = snapshot_.plan->collectives;
+  const int64_t index = num_collectives_ - 1;
+  if (index >= static_cast<int64_t>(collectives.size()) || collectives[index] != kind) {
+    sequence_differs_ = true;
+    return -1;
+  }
+  // From the first difference on, positions no longer mean what they meant when the plan was learned.
+  return sequence_differs_ || !snapshot_.table ? -1 : snapshot_.plan->window_index(index);
+}
+
+Prefetch Forward::prefetch(int window_index) const { return {snapshot_.table, window_index, {}, snapshot_.form}; }
+
+void Forward::collective_begin(CollectiveKind kind, Backend& backend, const Place& place) {
+  ++num_collectives_;
+  if (records()) recording_.open_collective(kind, place.device);
+  open_window_index_ = -1;
+  backend_ = &backend;
+  place_ = place;
+  const int window_index = window_for(kind);
+  try {
+    capture_id_ = backend.capture_id(place);
+    captured_ = captured_ || capture_id_ != 0;
+    if (capture_id_ == 0) {
+      auto& outstanding = Outstanding::of(backend);
+      outstanding.join(place, 0);
+      if (window_index < 0) return;
+      outstanding.fork(prefetch(window_index), place);
+      ++num_launched_;
+    } else if (window_index >= 0) {
+      backend.mark(place);
+      open_window_index_ = window_index;
+    }
+  } catch (const BackendError& error) {
+    latch_off(error.what());
+  }
+}
+
+void Forward::collective_end(Backend& backend, const Place& place) {
+  const int window_index = std::exchange(open_window_index_, -1);
+  if (window_index < 0 || snapshot_.latched_off) return;
+  try {
+    const uint64_t capture_id = backend.capture_id(place);
+    // The capture ended between begin and end: there is no graph to add to any more.
+    if (capture_id == 0 || capture_id != capture_id_) return;
+    Outstanding::of(backend).attach(prefetch(window_index), prefetcher_->options().placement, place, capture_id);
+    ++num_launched_;
+  } catch (const BackendError& error) {
+    latch_off(error.what());
+  }
+}
+
+void Forward::record_weight(const RecordedWeight& weight, DeviceIndex device) {
+  if (!records()) return;
+  if (weight)
+    recording_.add_segment(*weight, device);
+  else
+    recording_.skip_view();
+}
+
+void Forward::latch_off(const std::string& reason) {
+  snapshot_.latched_off = true;
+  prefetcher_->latch_off(signature_, reason);
+}
+
+void Forward::close() {
+  if (backend_) {
+    try {
+      // The stream may have left the capture since the last collective; only its own prefetch is joined.
+      const uint64_t capture_id = backend_->capture_id(place_);
+      if (capture_id == capture_id_) Outstanding::of(*backend_).join(place_, capture_id);
+    } catch (const BackendError& error) {
+      latch_off(error.what());
+    }
+  }
+  ForwardResult result{captured_,         num_collectives_,      num_launched_,
+                       sequence_differs_, std::move(recording_), snapshot_.generation};
+  prefetcher_->finish(signature_, std::move(result), backend_, place_);
+}
+
+namespace {
+
+struct Brackets {
+  std::optional<Forward> forward;
+  int num_ignored_inside = 0;   // begun while `forward` was open
+  int num_ignored_outside = 0;  // not accepted, and no forward open
+};
+
+Brackets& brackets() {
+  thread_local Brackets brackets;
+  return brackets;
+}
+
+}  // namespace
+
+bool begin_forward(int64_t handle, std::shared_ptr<Prefetcher> prefetcher, Signature signature, bool capturing) {
+  auto& own = brackets();
+  if (own.forward) {
+    ++own.num_ignored_inside;
+    return false;
+  }
+  if (!prefetcher->accepts(signature)) {
+    ++own.num_ignored_outside;
+    return false;
+  }
+  own.forward.emplace(handle, std::move(prefetcher), std::move(signature), capturing);
+  return true;
+}
+
+void end_forward() {
+  auto& own = brackets();
+  if (own.forward) {
+    if (own.num_ignored_inside > 0) {
+      --own.num_ignored_inside;
+      return;
+    }
+    // Taken out first: a StrictError must not leave the forward open.
+    Forward forward = std::move(*own.forward);
+    own.forward.reset();
+    forward.close();
+  } else if (own.num_ignored_outside > 0) {
+    --own.num_ignored_outside;
+  }
+}
+
+Forward* current_forward() {
+  auto& own = brackets();
+  return own.forward ? &*own.forward : nullptr;
+}
+
+}  // namespace l2pf

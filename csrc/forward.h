@@ -1,0 +1,61 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "outstanding.h"
+#include "prefetcher.h"
+
+namespace l2pf {
+
+// A weight as an operator saw it; empty when its view is not dense.
+using RecordedWeight = std::optional<Segment>;
+
+// One decode-like forward of this thread. No method throws except close: a device error latches the signature
+// off, because raising on one rank right before a collective would leave its peers waiting.
+class Forward {
+ public:
+  Forward(int64_t handle, std::shared_ptr<Prefetcher> prefetcher, Signature signature, bool capturing);
+
+  void collective_begin(CollectiveKind kind, Backend& backend, const Place& place);
+  void collective_end(Backend& backend, const Place& place);
+  bool records() const { return !captured_ && snapshot_.state != State::kFrozen; }
+  void record_weight(const RecordedWeight& weight, DeviceIndex device);
+  // Joins what is outstanding, then hands the recording back. Throws StrictError only.
+  void close();
+
+  int64_t handle() const { return handle_; }
+  const Signature& signature() const { return signature_; }
+  int64_t num_collectives() const { return num_collectives_; }
+
+ private:
+  // The plan's window for the collective just numbered, or -1: no plan, past the plan, or not the learned kind.
+  int window_for(CollectiveKind kind);
+  Prefetch prefetch(int window_index) const;
+  void latch_off(const std::string& reason);
+
+  const int64_t handle_;
+  const std::shared_ptr<Prefetcher> prefetcher_;
+  const Signature signature_;
+  Snapshot snapshot_;
+
+  bool captured_;
+  int64_t num_collectives_ = 0;
+  int64_t num_launched_ = 0;
+  bool sequence_differs_ = false;
+  int open_window_index_ = -1;  // capturing: the window that collective_end attaches
+  Recording recording_;
+  Backend* backend_ = nullptr;  // of the last collective
+  Place place_;
+  uint64_t capture_id_ = 0;
+};
+
+// Brackets, thread-local and last in, first out. A forward begun inside another is ignored, as is one that the
+// prefetcher does not accept; every begin has its end all the same.
+bool begin_forward(int64_t handle, std::shared_ptr<Prefetcher> prefetcher, Signature signature, bool capturing);
+void end_forward();
+Forward* current_forward();
+
+}  // namespace l2pf

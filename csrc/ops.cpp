@@ -1,0 +1,48 @@
+#include <torch/csrc/stable/library.h>
+
+#include "ops_impl.h"
+
+STABLE_TORCH_LIBRARY(dsv41, m) {
+  // Model code and compiled graphs.
+  m.def("l2_prefetch(Tensor(a!) anchor, Tensor[] weights, int budget_bytes=-1) -> ()");
+  m.def("l2_join(Tensor(a!) anchor) -> ()");
+  m.def("collective_begin(Tensor(a!) input, str kind) -> ()");
+  m.def("collective_end(Tensor(a!) output) -> ()");
+  m.def("record_weight(Tensor[] weights) -> ()");
+  m.def("begin_forward(int prefetcher, int model, int num_tokens, str mode) -> bool");
+  m.def("end_forward() -> ()");
+  m.def("status() -> str");
+
+  // Management; never traced.
+  m.def(
+      "create_prefetcher(int budget_bytes, bool all_gather, str form, str placement, int max_tokens, "
+      "bool back_to_back, bool strict) -> int");
+  m.def("destroy_prefetcher(int prefetcher) -> ()");
+  m.def("invalidate(int prefetcher) -> ()");
+  m.def(
+      "set_window(int prefetcher, int model, int num_tokens, str mode, int collective_index, int budget_bytes, "
+      "str form) -> ()");
+  m.def("plan_segments(int prefetcher, int model, int num_tokens, str mode) -> int[]");
+
+  // Demo, tests and benchmarks: a collective of one rank whose peer answers after a set delay.
+  m.def("emulated_all_reduce(Tensor(a!) data, float delay_us, int num_ctas=4) -> ()");
+}
+
+// One kernel for every device: the bodies tell devices apart, and so name an unsupported one in their own words.
+STABLE_TORCH_LIBRARY_IMPL(dsv41, CompositeExplicitAutograd, m) {
+  using namespace l2pf::ops;
+  m.impl("l2_prefetch", TORCH_BOX(&l2_prefetch));
+  m.impl("l2_join", TORCH_BOX(&l2_join));
+  m.impl("collective_begin", TORCH_BOX(&collective_begin));
+  m.impl("collective_end", TORCH_BOX(&collective_end));
+  m.impl("record_weight", TORCH_BOX(&record_weight));
+  m.impl("begin_forward", TORCH_BOX(&begin_forward));
+  m.impl("end_forward", TORCH_BOX(&end_forward));
+  m.impl("status", TORCH_BOX(&status));
+  m.impl("create_prefetcher", TORCH_BOX(&create_prefetcher));
+  m.impl("destroy_prefetcher", TORCH_BOX(&destroy_prefetcher));
+  m.impl("invalidate", TORCH_BOX(&invalidate));
+  m.impl("set_window", TORCH_BOX(&set_window));
+  m.impl("plan_segments", TORCH_BOX(&plan_segments));
+  m.impl("emulated_all_reduce", TORCH_BOX(&emulated_all_reduce));
+}

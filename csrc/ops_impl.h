@@ -1,0 +1,32 @@
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+// The operators' bodies; ops.cpp is their table of contents, DESIGN section 3 their description.
+namespace l2pf::ops {
+
+using torch::stable::Tensor;
+
+void l2_prefetch(Tensor anchor, std::vector<Tensor> weights, int64_t budget_bytes);
+void l2_join(Tensor anchor);
+void collective_begin(Tensor input, std::string kind);
+void collective_end(Tensor output);
+void record_weight(std::vector<Tensor> weights);
+bool begin_forward(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode);
+void end_forward();
+std::string status();
+
+int64_t create_prefetcher(int64_t budget_bytes, bool all_gather, std::string form, std::string placement,
+                          int64_t max_tokens, bool back_to_back, bool strict);
+void destroy_prefetcher(int64_t prefetcher);
+void invalidate(int64_t prefetcher);
+void set_window(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode, int64_t collective_index,
+                int64_t budget_bytes, std::string form);
+std::vector<int64_t> plan_segments(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode);
+void emulated_all_reduce(Tensor data, double delay_us, int64_t num_ctas);
+
+}  // namespace l2pf::ops

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "backend.h"
+
+namespace l2pf {
+
+// Keeps the invariant "at most one outstanding prefetch": per device in eager code, per capture while capturing.
+// A prefetch that an eager stream started is never waited for inside a capture: CUDA forbids it.
+class Outstanding {
+ public:
+  static Outstanding& of(Backend& backend);
+
+  // Joins an eager predecessor, then forks. Throws BackendError; the prefetch then still counts as outstanding,
+  // so that whatever was started is joined.
+  void fork(const Prefetch& prefetch, const Place& place);
+  // The backend orders the new node behind the capture's previous one, so that it alone is outstanding.
+  void attach(const Prefetch& prefetch, Placement placement, const Place& place, uint64_t capture_id);
+  // No-op when nothing is outstanding there.
+  void join(const Place& place, uint64_t capture_id);
+
+  bool any(DeviceIndex device) const;
+
+ private:
+  explicit Outstanding(Backend& backend) : backend_(backend) {}
+  void join_locked(const Place& place, uint64_t capture_id);
+
+  Backend& backend_;
+  mutable std::mutex mutex_;
+  std::map<std::pair<DeviceIndex, uint64_t>, bool> pending_;
+};
+
+}  // namespace l2pf

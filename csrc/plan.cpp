@@ -1,0 +1,50 @@
+#include "plan.h"
+
+#include <algorithm>
+
+namespace l2pf {
+namespace {
+
+int64_t total_bytes(const std::vector<Segment>& segments) {
+  int64_t total = 0;
+  for (const auto& segment : segments) total += segment.num_bytes;
+  return total;
+}
+
+}  // namespace
+
+int Plan::window_index(int64_t collective_index) const {
+  const auto it = std::lower_bound(windows.begin(), windows.end(), collective_index,
+                                   [](const Window& w, int64_t index) { return w.collective_index < index; });
+  if (it == windows.end() || it->collective_index != collective_index) return -1;
+  return static_cast<int>(it - windows.begin());
+}
+
+Plan make_plan(const Recording& recording, const PlanOptions& options) {
+  Plan plan;
+  const auto& collectives = recording.collectives();
+  plan.dropped_prologue_bytes = total_bytes(recording.prologue());
+  if (collectives.empty()) return plan;
+
+  plan.device = collectives.front().device;
+  for (size_t i = 0; i < collectives.size(); ++i) {
+    const auto& collective = collectives[i];
+    plan.collectives.push_back(collective.kind);
+    if (collective.device != plan.device) {
+      ++plan.num_other_device;
+      continue;
+    }
+    if (collective.kind == CollectiveKind::kAllGather && !options.all_gather) continue;
+    auto segments = collective.segments;
+    if (options.back_to_back && i + 1 == collectives.size()) {
+      segments.insert(segments.end(), recording.prologue().begin(), recording.prologue().end());
+      plan.dropped_prologue_bytes = 0;
+    }
+    const int64_t num_bytes = total_bytes(segments);
+    if (num_bytes > 0)
+      plan.windows.push_back({static_cast<int64_t>(i), collective.kind, std::move(segments), num_bytes});
+  }
+  return plan;
+}
+
+}  // namespace l2pf

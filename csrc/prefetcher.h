@@ -1,0 +1,67 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "signature.h"
+
+namespace l2pf {
+
+inline constexpr int64_t kAutoBudget = -1;
+
+struct PrefetcherOptions {
+  int64_t budget_bytes = kAutoBudget;  // per window
+  Form form = Form::kAuto;
+  Placement placement = Placement::kAuto;
+  int64_t max_tokens = 256;
+  bool strict = false;
+  PlanOptions plan;
+};
+
+// In strict mode: a signature froze without a window. Raised after the forward, when nothing is outstanding.
+class StrictError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The object a user holds: the options and the state of every signature. Thread-safe.
+class Prefetcher {
+ public:
+  explicit Prefetcher(PrefetcherOptions options) : options_(options) {}
+
+  const PrefetcherOptions& options() const { return options_; }
+  bool accepts(const Signature& signature) const {
+    return signature.num_tokens <= options_.max_tokens && is_decode_like(signature.mode);
+  }
+
+  Snapshot begin(const Signature& signature);
+  // `place` is where the forward's last collective ran; null when there was none. Throws StrictError only.
+  void finish(const Signature& signature, ForwardResult result, Backend* backend, const Place& place);
+  void latch_off(const Signature& signature, const std::string& reason);
+  void invalidate();
+
+  // Patches the table of a learned signature. `budget_bytes` kAutoBudget restores the configured budget; `form`
+  // empty keeps the present one. Throws std::invalid_argument (unknown signature or window), BackendError.
+  void set_window(const Signature& signature, int64_t collective_index, int64_t budget_bytes,
+                  std::optional<Form> form, Backend& backend, const Place& place);
+
+  // Where the signature's plan runs. Throws std::invalid_argument when it has no plan with a window.
+  DeviceIndex device_of(const Signature& signature) const;
+
+  // Calls `visit` for each signature in order, under the lock.
+  void for_each(const std::function<void(const Signature&, const SignatureState&)>& visit) const;
+
+ private:
+  const SignatureState& planned_locked(const Signature& signature) const;
+  int64_t configured_budget(Backend& backend, DeviceIndex device) const;
+  void learn(SignatureState& state, ForwardResult& result, Backend& backend, const Place& place);
+
+  const PrefetcherOptions options_;
+  mutable std::mutex mutex_;
+  std::map<Signature, SignatureState> signatures_;
+};
+
+}  // namespace l2pf

@@ -1,0 +1,62 @@
+#include "segment.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace l2pf {
+namespace {
+
+// Number of elements of a view that occupies one gap-free range, or -1. Order of dimensions does not matter
+// (w.t() is dense); broadcast dimensions (stride 0) repeat bytes and add none.
+int64_t dense_num_elements(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // {stride, size}
+  dims.reserve(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) return 0;
+    if (sizes[i] > 1 && strides[i] != 0) dims.emplace_back(strides[i], sizes[i]);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t expected_stride = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride != expected_stride) return -1;
+    expected_stride *= size;
+  }
+  return expected_stride;
+}
+
+}  // namespace
+
+std::optional<Segment> align_inwards(uintptr_t address, int64_t num_bytes) {
+  constexpr uintptr_t mask = kSegmentAlignment - 1;
+  if (num_bytes <= 0) return std::nullopt;
+  const uintptr_t begin = (address + mask) & ~mask;
+  const uintptr_t end = (address + static_cast<uintptr_t>(num_bytes)) & ~mask;
+  if (begin >= end) return std::nullopt;
+  return Segment{begin, static_cast<int64_t>(end - begin), nullptr};
+}
+
+std::vector<Segment> cut_to_budget(const std::vector<Segment>& segments, int64_t budget_bytes) {
+  std::vector<Segment> cut;
+  int64_t left = budget_bytes & ~(kSegmentAlignment - 1);
+  for (const Segment& segment : segments) {
+    if (left <= 0) break;
+    cut.push_back({segment.address, std::min(segment.num_bytes, left), segment.owner});
+    left -= cut.back().num_bytes;
+  }
+  return cut;
+}
+
+ViewSegment segment_of_view(const TensorView& view) {
+  const int64_t num_elements = dense_num_elements(view.sizes, view.strides);
+  if (num_elements < 0) return {ViewKind::kNotDense, {}};
+  if (num_elements == 0 || view.data == 0) return {ViewKind::kEmpty, {}};
+  const uintptr_t begin = std::max(view.data, view.storage);
+  const uintptr_t view_end = view.data + static_cast<uintptr_t>(num_elements * view.element_bytes);
+  const uintptr_t end = std::min(view_end, view.storage + static_cast<uintptr_t>(view.storage_bytes));
+  if (begin >= end) return {ViewKind::kEmpty, {}};
+  const auto segment = align_inwards(begin, static_cast<int64_t>(end - begin));
+  if (!segment) return {ViewKind::kEmpty, {}};
+  return {ViewKind::kDense, *segment};
+}
+
+}  // namespace l2pf

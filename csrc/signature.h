@@ -1,0 +1,95 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend.h"
+
+namespace l2pf {
+
+// What makes two forwards alike. `model` is a number the caller hands out once per model, never an address.
+struct Signature {
+  int64_t model = 0;
+  int64_t num_tokens = 0;
+  std::string mode;
+
+  friend auto operator<=>(const Signature&, const Signature&) = default;
+};
+
+enum class State { kUnlearned, kPlanned, kFrozen };
+std::string_view to_string(State state);
+
+// What a forward takes along when it begins; later changes of the signature do not reach a running forward.
+struct Snapshot {
+  State state = State::kUnlearned;
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<Table> table;
+  Form form = Form::kAuto;
+  bool latched_off = false;
+  uint64_t generation = 0;
+};
+
+// What a forward brings back when it ends.
+struct ForwardResult {
+  bool captured = false;
+  int64_t num_collectives = 0;
+  int64_t num_launched = 0;
+  bool sequence_differs = false;  // a collective of another kind, or past the plan
+  Recording recording;            // empty unless the forward was learning
+  uint64_t generation = 0;
+};
+
+// The state table of one signature (DESIGN section 4). Not thread-safe: the prefetcher locks.
+//
+//            | eager forward                                 | capturing forward
+//  Unlearned | record; >= 1 collective -> Planned, else stay | no windows; reason says why -> Frozen
+//  Planned   | prefetch and re-record; latest sight wins     | windows become graph nodes -> Frozen
+//  Frozen    | prefetch only                                 | prefetch only
+class SignatureState {
+ public:
+  Snapshot snapshot() const;
+
+  // True when the recording asks for another plan than the present one; then set_plan follows.
+  bool wants_plan(const ForwardResult& result) const;
+  void set_plan(std::shared_ptr<const Plan> plan, std::shared_ptr<Table> table, std::vector<WindowSetting> settings,
+                Recording recording);
+  void finish(const ForwardResult& result);
+  void latch_off(const std::string& reason);
+  // Back to Unlearned: the plan, its table and its hold on the weights go. Forwards that still run change nothing.
+  void invalidate();
+
+  // Settings for `plan`: those of the present plan where the window is the same one, else `initial`.
+  std::vector<WindowSetting> carried_settings(const Plan& plan, const std::vector<WindowSetting>& initial) const;
+  void set_setting(int window_index, const WindowSetting& setting) { settings_[window_index] = setting; }
+
+  State state() const { return state_; }
+  const std::shared_ptr<const Plan>& plan() const { return plan_; }
+  const std::shared_ptr<Table>& table() const { return table_; }
+  const std::vector<WindowSetting>& settings() const { return settings_; }
+  const std::string& reason() const { return reason_; }
+  bool latched_off() const { return latched_off_; }
+  int64_t num_eager() const { return num_eager_; }
+  int64_t num_captures() const { return num_captures_; }
+  int64_t num_launched() const { return num_launched_; }
+  int64_t num_skipped_views() const { return recording_.num_skipped_views(); }
+
+ private:
+  void finish_capture(const ForwardResult& result);
+
+  State state_ = State::kUnlearned;
+  std::shared_ptr<const Plan> plan_;
+  std::shared_ptr<Table> table_;
+  std::vector<WindowSetting> settings_;
+  Recording recording_;
+  std::string reason_ = "no eager forward seen yet";
+  bool latched_off_ = false;
+  uint64_t generation_ = 0;
+  int64_t num_eager_ = 0;
+  int64_t num_captures_ = 0;
+  int64_t num_launched_ = 0;
+};
+
+}  // namespace l2pf
