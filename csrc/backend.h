@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -64,13 +65,22 @@ struct DeviceInfo {
   std::vector<Form> forms;
 };
 
+// Times a stretch of a stream in eager code.
+class Timer {
+ public:
+  virtual ~Timer() = default;
+  virtual void stop(const Place& place) = 0;
+  // Microseconds between start and stop; nothing while the device has not got there. Never waits.
+  virtual std::optional<double> elapsed_us() = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual DeviceInfo device_info(DeviceIndex device) = 0;
-  // The budget of a window when the user asks for `auto`, bytes.
-  virtual int64_t auto_budget_bytes(DeviceIndex device) = 0;
+  // The budget of a window when the user asks for `auto`, bytes. `window_us` 0: not measured.
+  virtual int64_t auto_budget_bytes(DeviceIndex device, double window_us) = 0;
 
   // Non-zero while the stream is being captured; different for each capture.
   virtual uint64_t capture_id(const Place& place) = 0;
@@ -89,6 +99,9 @@ class Backend {
   virtual void attach(const Prefetch& prefetch, Placement placement, const Place& place) = 0;
   // The stream waits for the outstanding prefetch of its device (eager) or of its capture.
   virtual void join(const Place& place) = 0;
+
+  // Eager: starts timing what the stream is given next.
+  virtual std::shared_ptr<Timer> start_timer(const Place& place) = 0;
 };
 
 }  // namespace l2pf

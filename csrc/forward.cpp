@@ -38,9 +38,14 @@ void Forward::collective_begin(CollectiveKind kind, Backend& backend, const Plac
     if (capture_id_ == 0) {
       auto& outstanding = Outstanding::of(backend);
       outstanding.join(place, 0);
-      if (window_index < 0) return;
-      outstanding.fork(prefetch(window_index), place);
-      ++num_launched_;
+      if (window_index >= 0) {
+        outstanding.fork(prefetch(window_index), place);
+        ++num_launched_;
+      }
+      if (snapshot_.wants_window_us) {
+        timers_.push_back(backend.start_timer(place));
+        timer_runs_ = true;
+      }
     } else if (window_index >= 0) {
       backend.mark(place);
       open_window_index_ = window_index;
@@ -52,8 +57,9 @@ void Forward::collective_begin(CollectiveKind kind, Backend& backend, const Plac
 
 void Forward::collective_end(Backend& backend, const Place& place) {
   const int window_index = std::exchange(open_window_index_, -1);
-  if (window_index < 0 || snapshot_.latched_off) return;
   try {
+    if (std::exchange(timer_runs_, false)) timers_.back()->stop(place);
+    if (window_index < 0 || snapshot_.latched_off) return;
     const uint64_t capture_id = backend.capture_id(place);
     // The capture ended between begin and end: there is no graph to add to any more.
     if (capture_id == 0 || capture_id != capture_id_) return;
@@ -87,8 +93,10 @@ void Forward::close() {
       latch_off(error.what());
     }
   }
-  ForwardResult result{captured_,         num_collectives_,      num_launched_,
-                       sequence_differs_, std::move(recording_), snapshot_.generation};
+  ForwardResult result{captured_,          aborted_,
+                       num_collectives_,   num_launched_,
+                       sequence_differs_,  std::move(recording_),
+                       std::move(timers_), snapshot_.generation};
   prefetcher_->finish(signature_, std::move(result), backend_, place_);
 }
 
@@ -135,6 +143,11 @@ void end_forward() {
   } else if (own.num_ignored_outside > 0) {
     --own.num_ignored_outside;
   }
+}
+
+void abort_forward() {
+  if (auto& own = brackets(); own.forward && own.num_ignored_inside == 0) own.forward->abort();
+  end_forward();
 }
 
 Forward* current_forward() {

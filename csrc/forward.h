@@ -23,6 +23,11 @@ class Forward {
   void collective_end(Backend& backend, const Place& place);
   bool records() const { return !captured_ && snapshot_.state != State::kFrozen; }
   void record_weight(const RecordedWeight& weight, DeviceIndex device);
+  void record_unplanned(int64_t num_bytes) {
+    if (records()) recording_.add_unplanned(num_bytes);
+  }
+  // The model raised: what was seen is not the whole forward, and nothing is learned from it.
+  void abort() { aborted_ = true; }
   // Joins what is outstanding, then hands the recording back. Throws StrictError only.
   void close();
 
@@ -42,11 +47,14 @@ class Forward {
   Snapshot snapshot_;
 
   bool captured_;
+  bool aborted_ = false;
   int64_t num_collectives_ = 0;
   int64_t num_launched_ = 0;
   bool sequence_differs_ = false;
   int open_window_index_ = -1;  // capturing: the window that collective_end attaches
   Recording recording_;
+  std::vector<std::shared_ptr<Timer>> timers_;  // of the collectives, while their lengths are asked for
+  bool timer_runs_ = false;
   Backend* backend_ = nullptr;  // of the last collective
   Place place_;
   uint64_t capture_id_ = 0;
@@ -56,6 +64,8 @@ class Forward {
 // prefetcher does not accept; every begin has its end all the same.
 bool begin_forward(int64_t handle, std::shared_ptr<Prefetcher> prefetcher, Signature signature, bool capturing);
 void end_forward();
+// end_forward for a forward whose model raised: joins, learns nothing, never throws.
+void abort_forward();
 Forward* current_forward();
 
 }  // namespace l2pf

@@ -1,6 +1,7 @@
 #include "json.h"
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 namespace l2pf {
@@ -41,6 +42,13 @@ JsonWriter& JsonWriter::value(std::string_view text) {
   separate();
   quote(text);
   return *this;
+}
+
+JsonWriter& JsonWriter::value(double number) {
+  if (!std::isfinite(number)) return null();  // JSON has no other word for it
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.9g", number);
+  return raw(text.data());
 }
 
 void JsonWriter::quote(std::string_view text) {

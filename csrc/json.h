@@ -19,6 +19,7 @@ class JsonWriter {
   JsonWriter& value(std::string_view text);
   JsonWriter& value(const char* text) { return value(std::string_view(text)); }
   JsonWriter& value(bool truth) { return raw(truth ? "true" : "false"); }
+  JsonWriter& value(double number);
   template <std::integral T>
   JsonWriter& value(T number) {
     return raw(std::to_string(number));

@@ -3,12 +3,15 @@
 #include <chrono>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "forward.h"
 #include "ops_tensor.h"
 #include "registry.h"
 #include "status.h"
 #ifdef L2PF_WITH_CUDA
+#include "cuda/calibration.h"
+#include "cuda/cuda_backend.h"
 #include "cuda/emulated_collective.h"
 #endif
 
@@ -33,50 +36,101 @@ void require_at_least(int64_t value, int64_t least, const char* op, const std::s
 // The budget of a call without one: the current forward's prefetcher knows, else `auto`.
 int64_t configured_budget(const Anchor& anchor) {
   const Forward* forward = current_forward();
-  const int64_t budget =
-      forward ? Registry::instance().get(forward->handle())->options().budget_bytes : kAutoBudget;
-  return budget == kAutoBudget ? anchor.backend->auto_budget_bytes(anchor.place.device) : budget;
+  const int64_t budget = forward ? Registry::instance().get(forward->handle())->options().budget_bytes : kAutoBudget;
+  return budget == kAutoBudget ? anchor.backend->auto_budget_bytes(anchor.place.device, 0) : budget;
 }
+
+// What a prefetch without a plan brings: the dense part of `weights`, cut to the budget; empty when there is nothing.
+Prefetch bare_prefetch(const char* op, const Anchor& at, const std::vector<Tensor>& weights, int64_t budget_bytes) {
+  require_at_least(budget_bytes, kAutoBudget, op, "budget_bytes");
+  std::vector<Segment> segments;
+  for (const Tensor& weight : weights) {
+    auto covered = segment_of(weight, op, /*keep_alive=*/true);
+    if (covered.device != at.place.device)
+      throw bad_argument(op, "weights on the anchor's device " + device_name(at.place.device),
+                         "one on " + device_name(covered.device));
+    if (covered.segment) segments.push_back(std::move(*covered.segment));
+  }
+  const int64_t budget = budget_bytes == kAutoBudget ? configured_budget(at) : budget_bytes;
+  return {nullptr, 0, cut_to_budget(segments, budget), Form::kAuto};
+}
+
+// Runs `body` unless the device is latched off; a device error latches it off and is not raised: the caller may stand
+// right before a collective.
+template <typename Body>
+void guarded(const Anchor& at, const Body& body, bool wanted = true) {
+  if (!wanted || device_is_latched_off(at.place.device)) return;
+  try {
+    body();
+  } catch (const BackendError& error) {
+    latch_device_off(at.place.device, error.what());
+  }
+}
+
+// Between window_begin and window_end of a capture.
+struct OpenWindow {
+  Prefetch prefetch;
+  uint64_t capture_id = 0;
+};
+thread_local std::optional<OpenWindow> open_window;
 
 }  // namespace
 
 void l2_prefetch(Tensor anchor, std::vector<Tensor> weights, int64_t budget_bytes) {
-  require_at_least(budget_bytes, kAutoBudget, "l2_prefetch", "budget_bytes");
   const Anchor at = anchor_of(anchor, "l2_prefetch", "anchor");
-  std::vector<Segment> segments;
-  for (const Tensor& weight : weights) {
-    auto covered = segment_of(weight, "l2_prefetch", /*keep_alive=*/true);
-    if (covered.device != at.place.device)
-      throw bad_argument("l2_prefetch", "weights on the anchor's device " + device_name(at.place.device),
-                         "one on " + device_name(covered.device));
-    if (covered.segment) segments.push_back(std::move(*covered.segment));
-  }
-  if (segments.empty() || device_is_latched_off(at.place.device)) return;
-  try {
-    const int64_t budget = budget_bytes == kAutoBudget ? configured_budget(at) : budget_bytes;
-    const Prefetch prefetch{nullptr, 0, cut_to_budget(segments, budget), Form::kAuto};
-    if (prefetch.segments.empty()) return;
-    auto& outstanding = Outstanding::of(*at.backend);
-    if (const uint64_t capture_id = at.backend->capture_id(at.place))
-      outstanding.attach(prefetch, Placement::kAuto, at.place, capture_id);
-    else
-      outstanding.fork(prefetch, at.place);
-  } catch (const BackendError& error) {
-    latch_device_off(at.place.device, error.what());
-  }
+  const Prefetch prefetch = bare_prefetch("l2_prefetch", at, weights, budget_bytes);
+  guarded(
+      at,
+      [&] {
+        auto& outstanding = Outstanding::of(*at.backend);
+        if (const uint64_t capture_id = at.backend->capture_id(at.place))
+          outstanding.attach(prefetch, Placement::kAuto, at.place, capture_id);
+        else
+          outstanding.fork(prefetch, at.place);
+      },
+      !prefetch.segments.empty());
+}
+
+void window_begin(Tensor input, std::vector<Tensor> weights, int64_t budget_bytes) {
+  const Anchor at = anchor_of(input, "window_begin", "input");
+  const Prefetch prefetch = bare_prefetch("window_begin", at, weights, budget_bytes);
+  open_window.reset();
+  if (current_forward()) return;
+  guarded(
+      at,
+      [&] {
+        const uint64_t capture_id = at.backend->capture_id(at.place);
+        if (capture_id == 0) {
+          Outstanding::of(*at.backend).fork(prefetch, at.place);
+        } else {
+          at.backend->mark(at.place);
+          open_window = {prefetch, capture_id};
+        }
+      },
+      !prefetch.segments.empty());
+}
+
+void window_end(Tensor output) {
+  const Anchor at = anchor_of(output, "window_end", "output");
+  const auto window = std::exchange(open_window, std::nullopt);
+  guarded(
+      at,
+      [&] {
+        // A capture that ended in between has no graph to add to any more.
+        if (at.backend->capture_id(at.place) != window->capture_id) return;
+        Outstanding::of(*at.backend).attach(window->prefetch, Placement::kAuto, at.place, window->capture_id);
+      },
+      window.has_value());
 }
 
 void l2_join(Tensor anchor) {
   const Anchor at = anchor_of(anchor, "l2_join", "anchor");
-  try {
-    Outstanding::of(*at.backend).join(at.place, at.backend->capture_id(at.place));
-  } catch (const BackendError& error) {
-    latch_device_off(at.place.device, error.what());
-  }
+  guarded(at, [&] { Outstanding::of(*at.backend).join(at.place, at.backend->capture_id(at.place)); });
 }
 
 void collective_begin(Tensor input, std::string kind) {
-  const auto known = require_word(collective_kind(kind), "collective_begin", "`kind` to be one of " + collective_kinds(), kind);
+  const auto known =
+      require_word(collective_kind(kind), "collective_begin", "`kind` to be one of " + collective_kinds(), kind);
   Forward* forward = current_forward();
   if (!forward) return;
   const Anchor at = anchor_of(input, "collective_begin", "input");
@@ -99,6 +153,11 @@ void record_weight(std::vector<Tensor> weights) {
   }
 }
 
+void record_unplanned(int64_t num_bytes) {
+  require_at_least(num_bytes, 0, "record_unplanned", "num_bytes");
+  if (Forward* forward = current_forward()) forward->record_unplanned(num_bytes);
+}
+
 bool begin_forward(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode) {
   require_at_least(num_tokens, 0, "begin_forward", "num_tokens");
   return l2pf::begin_forward(prefetcher, Registry::instance().get(prefetcher), {model, num_tokens, std::move(mode)},
@@ -106,6 +165,8 @@ bool begin_forward(int64_t prefetcher, int64_t model, int64_t num_tokens, std::s
 }
 
 void end_forward() { l2pf::end_forward(); }
+
+void abort_forward() { l2pf::abort_forward(); }
 
 std::string status() {
 #ifdef L2PF_WITH_CUDA
@@ -123,7 +184,8 @@ int64_t create_prefetcher(int64_t budget_bytes, bool all_gather, std::string for
   PrefetcherOptions options;
   options.budget_bytes = budget_bytes;
   options.form = require_word(form(form_word), op, "`form` to be one of " + forms(), form_word);
-  options.placement = require_word(placement(placement_word), op, "`placement` to be one of " + placements(), placement_word);
+  options.placement =
+      require_word(placement(placement_word), op, "`placement` to be one of " + placements(), placement_word);
   options.max_tokens = max_tokens;
   options.strict = strict;
   options.plan = {all_gather, back_to_back};
@@ -153,22 +215,59 @@ std::vector<int64_t> plan_segments(int64_t prefetcher, int64_t model, int64_t nu
     if (signature != wanted || !state.plan()) return;
     for (const Window& window : state.plan()->windows)
       for (const Segment& segment : window.segments)
-        flat.insert(flat.end(),
-                    {window.collective_index, static_cast<int64_t>(segment.address), segment.num_bytes});
+        flat.insert(flat.end(), {window.collective_index, static_cast<int64_t>(segment.address), segment.num_bytes});
   });
   return flat;
 }
 
+#ifdef L2PF_WITH_CUDA
+
+std::string calibrate(int64_t device) {
+  require_at_least(device, 0, "calibrate", "device");
+  if (current_stream_is_capturing()) throw bad_argument("calibrate", "no capture in progress", "a capturing stream");
+  return to_json(l2pf::calibrate(static_cast<DeviceIndex>(device)), L2PF_VERSION);
+}
+
+void apply_calibration(int64_t device, std::string form_word, int64_t num_ctas, int64_t piece_bytes,
+                       int64_t hot_knee_bytes, double fill_gbps, std::vector<int64_t> partition_of_sm) {
+  constexpr const char* op = "apply_calibration";
+  require_at_least(device, 0, op, "device");
+  require_at_least(num_ctas, 1, op, "num_ctas");
+  require_at_least(piece_bytes, kSegmentAlignment, op, "piece_bytes");
+  require_at_least(hot_knee_bytes, 0, op, "hot_knee_bytes");
+  const auto known = require_word(form(form_word), op, "`form` to be one of " + forms(), form_word);
+  auto& backend = CudaBackend::instance();
+  const auto index = static_cast<DeviceIndex>(device);
+  if (num_ctas > 4 * backend.num_sms(index))
+    throw bad_argument(op, "`num_ctas` of at most four an SM", std::to_string(num_ctas));
+  if (piece_bytes % kSegmentAlignment != 0)
+    throw bad_argument(op, "`piece_bytes` to be a multiple of 16", std::to_string(piece_bytes));
+  for (const int64_t partition : partition_of_sm)
+    if (partition != 0 && partition != 1) throw bad_argument(op, "partitions 0 and 1", std::to_string(partition));
+  backend.apply(index, {known, static_cast<int>(num_ctas), static_cast<int>(piece_bytes), hot_knee_bytes, fill_gbps,
+                        std::move(partition_of_sm)});
+}
+
+#else
+
+std::string calibrate(int64_t) { throw bad_argument("calibrate", "a build with its CUDA half", "one without"); }
+
+void apply_calibration(int64_t, std::string, int64_t, int64_t, int64_t, double, std::vector<int64_t>) {
+  throw bad_argument("apply_calibration", "a build with its CUDA half", "one without");
+}
+
+#endif
+
 void emulated_all_reduce(Tensor data, double delay_us, int64_t num_ctas) {
   constexpr const char* op = "emulated_all_reduce";
-  if (!(delay_us >= 0 && delay_us <= 1e6))
-    throw bad_argument(op, "`delay_us` in [0, 1e6]", std::to_string(delay_us));
+  if (!(delay_us >= 0 && delay_us <= 1e6)) throw bad_argument(op, "`delay_us` in [0, 1e6]", std::to_string(delay_us));
   require_at_least(num_ctas, 1, op, "num_ctas");
   [[maybe_unused]] const Anchor at = anchor_of(data, op, "data");
 #ifdef L2PF_WITH_CUDA
   if (at.place.device != kCpu) {
     const int64_t num_bytes = data.numel() * static_cast<int64_t>(data.element_size());
-    EmulatedCollective::instance().launch(data.mutable_data_ptr(), num_bytes, delay_us, static_cast<int>(num_ctas), at.place);
+    EmulatedCollective::instance().launch(data.mutable_data_ptr(), num_bytes, delay_us, static_cast<int>(num_ctas),
+                                          at.place);
     return;
   }
 #endif

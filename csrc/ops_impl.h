@@ -13,11 +13,15 @@ using torch::stable::Tensor;
 
 void l2_prefetch(Tensor anchor, std::vector<Tensor> weights, int64_t budget_bytes);
 void l2_join(Tensor anchor);
+void window_begin(Tensor input, std::vector<Tensor> weights, int64_t budget_bytes);
+void window_end(Tensor output);
 void collective_begin(Tensor input, std::string kind);
 void collective_end(Tensor output);
 void record_weight(std::vector<Tensor> weights);
+void record_unplanned(int64_t num_bytes);
 bool begin_forward(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode);
 void end_forward();
+void abort_forward();
 std::string status();
 
 int64_t create_prefetcher(int64_t budget_bytes, bool all_gather, std::string form, std::string placement,
@@ -27,6 +31,9 @@ void invalidate(int64_t prefetcher);
 void set_window(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode, int64_t collective_index,
                 int64_t budget_bytes, std::string form);
 std::vector<int64_t> plan_segments(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode);
+std::string calibrate(int64_t device);
+void apply_calibration(int64_t device, std::string form, int64_t num_ctas, int64_t piece_bytes, int64_t hot_knee_bytes,
+                       double fill_gbps, std::vector<int64_t> partition_of_sm);
 void emulated_all_reduce(Tensor data, double delay_us, int64_t num_ctas);
 
 }  // namespace l2pf::ops

@@ -138,7 +138,8 @@ bool current_stream_is_capturing() {
 std::vector<UsedDevice> used_devices() {
   const std::lock_guard lock(devices_mutex());
   std::vector<UsedDevice> used;
-  for (const auto& [device, error] : devices()) used.push_back({device_name(device), device, &backend_of(device), error});
+  for (const auto& [device, error] : devices())
+    used.push_back({device_name(device), device, &backend_of(device), error});
   return used;
 }
 

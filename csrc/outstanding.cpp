@@ -32,6 +32,12 @@ void Outstanding::join(const Place& place, uint64_t capture_id) {
   join_locked(place, capture_id);
 }
 
+void Outstanding::forget_capture(DeviceIndex device, uint64_t capture_id) {
+  if (capture_id == 0) return;
+  const std::lock_guard lock(mutex_);
+  pending_.erase({device, capture_id});
+}
+
 void Outstanding::join_locked(const Place& place, uint64_t capture_id) {
   // Erased first: a join that fails is not tried again at the next collective.
   if (pending_.erase({place.device, capture_id}) == 0) return;

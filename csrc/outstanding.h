@@ -22,6 +22,8 @@ class Outstanding {
   void attach(const Prefetch& prefetch, Placement placement, const Place& place, uint64_t capture_id);
   // No-op when nothing is outstanding there.
   void join(const Place& place, uint64_t capture_id);
+  // The capture has ended: its nodes belong to the graph, and there is nothing left to join them in.
+  void forget_capture(DeviceIndex device, uint64_t capture_id);
 
   bool any(DeviceIndex device) const;
 

@@ -11,6 +11,16 @@ int64_t total_bytes(const std::vector<Segment>& segments) {
   return total;
 }
 
+// How many of the collective's segments are read before more than `limit_bytes` went through L2 unplanned.
+size_t num_before_eviction(const RecordedCollective& collective, int64_t limit_bytes) {
+  int64_t read_bytes = 0;
+  for (const auto& [num_segments, num_bytes] : collective.unplanned) {
+    read_bytes += num_bytes;
+    if (read_bytes > limit_bytes) return num_segments;
+  }
+  return collective.segments.size();
+}
+
 }  // namespace
 
 int Plan::window_index(int64_t collective_index) const {
@@ -36,7 +46,11 @@ Plan make_plan(const Recording& recording, const PlanOptions& options) {
     }
     if (collective.kind == CollectiveKind::kAllGather && !options.all_gather) continue;
     auto segments = collective.segments;
-    if (options.back_to_back && i + 1 == collectives.size()) {
+    const size_t num_kept = num_before_eviction(collective, options.unplanned_limit_bytes);
+    const bool cut = num_kept < segments.size();
+    segments.resize(num_kept);
+    plan.evicted_bytes += total_bytes(collective.segments) - total_bytes(segments);
+    if (options.back_to_back && !cut && i + 1 == collectives.size()) {
       segments.insert(segments.end(), recording.prologue().begin(), recording.prologue().end());
       plan.dropped_prologue_bytes = 0;
     }

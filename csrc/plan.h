@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "recording.h"
@@ -10,6 +11,9 @@ namespace l2pf {
 struct PlanOptions {
   bool all_gather = true;     // false: all-gathers are numbered but get no window
   bool back_to_back = false;  // true: forwards follow each other, so the prologue is read after the last collective
+  // A window ends where the forward has read this much that is not planned: what comes after would be evicted before
+  // it is used. Half of L2 on a device that is known; no limit otherwise.
+  int64_t unplanned_limit_bytes = std::numeric_limits<int64_t>::max();
 };
 
 struct Window {
@@ -25,6 +29,7 @@ struct Plan {
   std::vector<CollectiveKind> collectives;  // kinds in order: what a later forward must show again
   std::vector<Window> windows;              // by rising collective_index; only collectives that have weights
   int64_t dropped_prologue_bytes = 0;
+  int64_t evicted_bytes = 0;     // of weights left out because too much is read before them
   int64_t num_other_device = 0;  // collectives on another device than the first one: they get no window
 
   int64_t num_collectives() const { return static_cast<int64_t>(collectives.size()); }

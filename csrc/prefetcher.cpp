@@ -8,13 +8,19 @@ Snapshot Prefetcher::begin(const Signature& signature) {
   const std::lock_guard lock(mutex_);
   auto snapshot = signatures_[signature].snapshot();
   snapshot.form = options_.form;
+  // The length of a collective matters to nothing but an automatic budget.
+  snapshot.wants_window_us = snapshot.wants_window_us && options_.budget_bytes == kAutoBudget;
   return snapshot;
 }
 
 void Prefetcher::finish(const Signature& signature, ForwardResult result, Backend* backend, const Place& place) {
   const std::lock_guard lock(mutex_);
   auto& state = signatures_[signature];
-  if (backend && !state.latched_off() && state.wants_plan(result)) learn(state, result, *backend, place);
+  if (backend && !state.latched_off()) {
+    if (state.wants_plan(result)) learn(state, result, *backend, place);
+    // The timers still are those of the forward before: this one's are not done yet.
+    if (!result.captured && state.take_window_us()) refresh_budgets(state, *backend, place);
+  }
   const bool was_frozen = state.state() == State::kFrozen;
   state.finish(result);
   if (options_.strict && !was_frozen && state.state() == State::kFrozen && result.num_launched == 0)
@@ -24,14 +30,28 @@ void Prefetcher::finish(const Signature& signature, ForwardResult result, Backen
 
 void Prefetcher::learn(SignatureState& state, ForwardResult& result, Backend& backend, const Place& place) {
   try {
-    auto plan = std::make_shared<const Plan>(make_plan(result.recording, options_.plan));
-    const int64_t budget_bytes = configured_budget(backend, plan->device);
+    auto plan = std::make_shared<const Plan>(make_plan(result.recording, plan_options(backend, place.device)));
     std::vector<WindowSetting> initial;
     for (const auto& window : plan->windows)
-      initial.push_back({std::min(window.num_bytes, budget_bytes), options_.form});
+      initial.push_back({configured_limit(window, state, backend, plan->device), options_.form});
     auto settings = state.carried_settings(*plan, initial);
     auto table = plan->windows.empty() ? nullptr : backend.make_table(plan, settings, place);
     state.set_plan(std::move(plan), std::move(table), std::move(settings), std::move(result.recording));
+  } catch (const BackendError& error) {
+    state.latch_off(error.what());
+  }
+}
+
+void Prefetcher::refresh_budgets(SignatureState& state, Backend& backend, const Place& place) {
+  try {
+    for (size_t i = 0; state.table() && i < state.plan()->windows.size(); ++i) {
+      const int window_index = static_cast<int>(i);
+      auto setting = state.settings()[i];
+      setting.byte_limit = configured_limit(state.plan()->windows[i], state, backend, place.device);
+      if (state.pinned(window_index) || setting == state.settings()[i]) continue;
+      backend.patch_table(*state.table(), window_index, setting, place);
+      state.set_setting(window_index, setting);
+    }
   } catch (const BackendError& error) {
     state.latch_off(error.what());
   }
@@ -70,13 +90,13 @@ void Prefetcher::set_window(const Signature& signature, int64_t collective_index
     throw std::invalid_argument("expected a collective index that has a window, got " +
                                 std::to_string(collective_index));
   const auto& window = state.plan()->windows[window_index];
-  const int64_t budget =
-      budget_bytes == kAutoBudget ? configured_budget(backend, state.plan()->device) : budget_bytes;
   auto setting = state.settings()[window_index];
-  setting.byte_limit = std::min(window.num_bytes, budget);
+  setting.byte_limit = budget_bytes == kAutoBudget ? configured_limit(window, state, backend, state.plan()->device)
+                                                   : std::min(window.num_bytes, budget_bytes);
   if (form) setting.form = *form;
   backend.patch_table(*state.table(), window_index, setting, place);
   state.set_setting(window_index, setting);
+  state.pin(window_index);
 }
 
 void Prefetcher::for_each(const std::function<void(const Signature&, const SignatureState&)>& visit) const {
@@ -84,8 +104,18 @@ void Prefetcher::for_each(const std::function<void(const Signature&, const Signa
   for (const auto& [signature, state] : signatures_) visit(signature, state);
 }
 
-int64_t Prefetcher::configured_budget(Backend& backend, DeviceIndex device) const {
-  return options_.budget_bytes == kAutoBudget ? backend.auto_budget_bytes(device) : options_.budget_bytes;
+PlanOptions Prefetcher::plan_options(Backend& backend, DeviceIndex device) const {
+  auto options = options_.plan;
+  options.unplanned_limit_bytes = backend.device_info(device).l2_bytes / 2;
+  return options;
+}
+
+int64_t Prefetcher::configured_limit(const Window& window, const SignatureState& state, Backend& backend,
+                                     DeviceIndex device) const {
+  const int64_t budget_bytes = options_.budget_bytes == kAutoBudget
+                                   ? backend.auto_budget_bytes(device, state.window_us(window.collective_index))
+                                   : options_.budget_bytes;
+  return std::min(window.num_bytes, budget_bytes);
 }
 
 }  // namespace l2pf

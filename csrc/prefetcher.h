@@ -18,7 +18,7 @@ struct PrefetcherOptions {
   Placement placement = Placement::kAuto;
   int64_t max_tokens = 256;
   bool strict = false;
-  PlanOptions plan;
+  PlanOptions plan = {};
 };
 
 // In strict mode: a signature froze without a window. Raised after the forward, when nothing is outstanding.
@@ -45,8 +45,8 @@ class Prefetcher {
 
   // Patches the table of a learned signature. `budget_bytes` kAutoBudget restores the configured budget; `form`
   // empty keeps the present one. Throws std::invalid_argument (unknown signature or window), BackendError.
-  void set_window(const Signature& signature, int64_t collective_index, int64_t budget_bytes,
-                  std::optional<Form> form, Backend& backend, const Place& place);
+  void set_window(const Signature& signature, int64_t collective_index, int64_t budget_bytes, std::optional<Form> form,
+                  Backend& backend, const Place& place);
 
   // Where the signature's plan runs. Throws std::invalid_argument when it has no plan with a window.
   DeviceIndex device_of(const Signature& signature) const;
@@ -56,7 +56,11 @@ class Prefetcher {
 
  private:
   const SignatureState& planned_locked(const Signature& signature) const;
-  int64_t configured_budget(Backend& backend, DeviceIndex device) const;
+  PlanOptions plan_options(Backend& backend, DeviceIndex device) const;
+  // Bytes of `window` that the configured budget lets through.
+  int64_t configured_limit(const Window& window, const SignatureState& state, Backend& backend,
+                           DeviceIndex device) const;
+  void refresh_budgets(SignatureState& state, Backend& backend, const Place& place);
   void learn(SignatureState& state, ForwardResult& result, Backend& backend, const Place& place);
 
   const PrefetcherOptions options_;

@@ -5,7 +5,7 @@
 namespace l2pf {
 
 void Recording::open_collective(CollectiveKind kind, DeviceIndex device) {
-  collectives_.push_back({kind, device, {}});
+  collectives_.push_back({kind, device, {}, {}});
 }
 
 void Recording::add_segment(const Segment& segment, DeviceIndex device) {
@@ -18,6 +18,12 @@ void Recording::add_segment(const Segment& segment, DeviceIndex device) {
   const bool known =
       std::any_of(segments.begin(), segments.end(), [&](const Segment& s) { return s.contains(segment); });
   if (!known) segments.push_back(segment);
+}
+
+void Recording::add_unplanned(int64_t num_bytes) {
+  if (collectives_.empty() || num_bytes <= 0) return;
+  auto& last = collectives_.back();
+  last.unplanned.emplace_back(last.segments.size(), num_bytes);
 }
 
 }  // namespace l2pf

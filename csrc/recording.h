@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "segment.h"
@@ -13,6 +14,8 @@ struct RecordedCollective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   DeviceIndex device = kCpu;
   std::vector<Segment> segments;
+  // Bytes that the forward read and no window plans, by the number of segments recorded before them.
+  std::vector<std::pair<size_t, int64_t>> unplanned;
 
   friend bool operator==(const RecordedCollective&, const RecordedCollective&) = default;
 };
@@ -26,6 +29,8 @@ class Recording {
   // the same window is not added again: wrappers nest, and a line needs to come only once.
   void add_segment(const Segment& segment, DeviceIndex device);
   void skip_view() { ++num_skipped_views_; }
+  // The forward now reads `num_bytes` that no window plans: routed experts, a KV cache.
+  void add_unplanned(int64_t num_bytes);
 
   const std::vector<RecordedCollective>& collectives() const { return collectives_; }
   const std::vector<Segment>& prologue() const { return prologue_; }

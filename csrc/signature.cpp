@@ -1,22 +1,35 @@
 #include "signature.h"
 
+#include <utility>
+
 namespace l2pf {
 
 std::string_view to_string(State state) {
   switch (state) {
-    case State::kUnlearned: return "unlearned";
-    case State::kPlanned: return "planned";
-    case State::kFrozen: return "frozen";
+    case State::kUnlearned:
+      return "unlearned";
+    case State::kPlanned:
+      return "planned";
+    case State::kFrozen:
+      return "frozen";
   }
   return "?";
 }
 
+namespace {
+
+bool same_sequence(const std::shared_ptr<const Plan>& a, const std::shared_ptr<const Plan>& b) {
+  return a && b && a->collectives == b->collectives;
+}
+
+}  // namespace
+
 Snapshot SignatureState::snapshot() const {
-  return {state_, plan_, table_, Form::kAuto, latched_off_, generation_};
+  return {state_, plan_, table_, Form::kAuto, window_us_.empty(), latched_off_, generation_};
 }
 
 bool SignatureState::wants_plan(const ForwardResult& result) const {
-  if (result.captured || result.generation != generation_ || state_ == State::kFrozen) return false;
+  if (result.captured || result.aborted || result.generation != generation_ || state_ == State::kFrozen) return false;
   // Zero collectives is a forward that went another way (a profiling run, a transport not yet up), not a model
   // without collectives: an earlier plan stays.
   if (result.num_collectives == 0) return false;
@@ -25,7 +38,12 @@ bool SignatureState::wants_plan(const ForwardResult& result) const {
 
 void SignatureState::set_plan(std::shared_ptr<const Plan> plan, std::shared_ptr<Table> table,
                               std::vector<WindowSetting> settings, Recording recording) {
-  plan_ = std::move(plan);
+  const auto old_plan = std::exchange(plan_, std::move(plan));
+  const auto old_pinned = std::exchange(pinned_, std::vector<bool>(plan_->windows.size(), false));
+  for (size_t i = 0; same_sequence(old_plan, plan_) && i < pinned_.size(); ++i) {
+    const int old = old_plan->window_index(plan_->windows[i].collective_index);
+    pinned_[i] = old >= 0 && old_pinned[old];
+  }
   table_ = std::move(table);
   settings_ = std::move(settings);
   recording_ = std::move(recording);
@@ -33,13 +51,14 @@ void SignatureState::set_plan(std::shared_ptr<const Plan> plan, std::shared_ptr<
 }
 
 void SignatureState::finish(const ForwardResult& result) {
-  if (result.generation != generation_) return;
+  if (result.generation != generation_ || result.aborted) return;
   num_launched_ = result.num_launched;
   if (result.captured) {
     finish_capture(result);
     return;
   }
   ++num_eager_;
+  timers_ = result.timers;
   if (latched_off_ || state_ == State::kFrozen) return;
   if (result.num_collectives == 0) {
     reason_ = plan_ ? "the last eager forward saw no collective: the earlier plan stays"
@@ -70,6 +89,24 @@ void SignatureState::finish_capture(const ForwardResult& result) {
   } else {
     reason_.clear();
   }
+}
+
+bool SignatureState::take_window_us() {
+  if (timers_.empty() || !plan_ || static_cast<int64_t>(timers_.size()) != plan_->num_collectives()) return false;
+  std::vector<double> window_us;
+  for (const auto& timer : timers_) {
+    const auto elapsed_us = timer->elapsed_us();
+    if (!elapsed_us) return false;
+    window_us.push_back(*elapsed_us);
+  }
+  timers_.clear();
+  window_us_ = std::move(window_us);
+  return true;
+}
+
+double SignatureState::window_us(int64_t collective_index) const {
+  const auto index = static_cast<size_t>(collective_index);
+  return index < window_us_.size() ? window_us_[index] : 0;
 }
 
 void SignatureState::latch_off(const std::string& reason) {

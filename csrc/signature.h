@@ -28,6 +28,7 @@ struct Snapshot {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<Table> table;
   Form form = Form::kAuto;
+  bool wants_window_us = false;  // the budget is `auto`, and the collectives' lengths are not known yet
   bool latched_off = false;
   uint64_t generation = 0;
 };
@@ -35,10 +36,12 @@ struct Snapshot {
 // What a forward brings back when it ends.
 struct ForwardResult {
   bool captured = false;
+  bool aborted = false;  // the model raised
   int64_t num_collectives = 0;
   int64_t num_launched = 0;
-  bool sequence_differs = false;  // a collective of another kind, or past the plan
-  Recording recording;            // empty unless the forward was learning
+  bool sequence_differs = false;               // a collective of another kind, or past the plan
+  Recording recording;                         // empty unless the forward was learning
+  std::vector<std::shared_ptr<Timer>> timers;  // one a collective, or none
   uint64_t generation = 0;
 };
 
@@ -61,9 +64,17 @@ class SignatureState {
   // Back to Unlearned: the plan, its table and its hold on the weights go. Forwards that still run change nothing.
   void invalidate();
 
+  // Reads the timers of the forward before; true when the collectives' lengths became known just now.
+  bool take_window_us();
+  // Microseconds that the collective took in an eager forward; 0 when not known.
+  double window_us(int64_t collective_index) const;
+
   // Settings for `plan`: those of the present plan where the window is the same one, else `initial`.
   std::vector<WindowSetting> carried_settings(const Plan& plan, const std::vector<WindowSetting>& initial) const;
   void set_setting(int window_index, const WindowSetting& setting) { settings_[window_index] = setting; }
+  // A window that someone set keeps its setting when the automatic budget changes.
+  void pin(int window_index) { pinned_[window_index] = true; }
+  bool pinned(int window_index) const { return pinned_[window_index]; }
 
   State state() const { return state_; }
   const std::shared_ptr<const Plan>& plan() const { return plan_; }
@@ -83,6 +94,9 @@ class SignatureState {
   std::shared_ptr<const Plan> plan_;
   std::shared_ptr<Table> table_;
   std::vector<WindowSetting> settings_;
+  std::vector<bool> pinned_;  // by window
+  std::vector<std::shared_ptr<Timer>> timers_;
+  std::vector<double> window_us_;  // by collective
   Recording recording_;
   std::string reason_ = "no eager forward seen yet";
   bool latched_off_ = false;

@@ -38,6 +38,7 @@ void write_windows(JsonWriter& json, const SignatureState& state) {
         .member("window_bytes", window.num_bytes)
         .member("budget_bytes", state.settings()[i].byte_limit)
         .member("form", to_string(state.settings()[i].form))
+        .member("window_us", state.window_us(window.collective_index))
         .end_object();
   }
   json.end_array();
@@ -60,6 +61,7 @@ void write_signature(JsonWriter& json, const Signature& signature, const Signatu
       .member("num_windows", plan ? plan->windows.size() : 0)
       .member("planned_bytes", planned_bytes(state))
       .member("prologue_bytes", plan ? plan->dropped_prologue_bytes : 0)
+      .member("evicted_bytes", plan ? plan->evicted_bytes : 0)
       .member("num_other_device", plan ? plan->num_other_device : 0)
       .member("num_skipped_views", state.num_skipped_views())
       .member("num_eager", state.num_eager())
@@ -82,9 +84,8 @@ void write_prefetcher(JsonWriter& json, int64_t handle, const Prefetcher& prefet
       .member("strict", options.strict)
       .key("signatures")
       .begin_array();
-  prefetcher.for_each([&](const Signature& signature, const SignatureState& state) {
-    write_signature(json, signature, state);
-  });
+  prefetcher.for_each(
+      [&](const Signature& signature, const SignatureState& state) { write_signature(json, signature, state); });
   json.end_array().end_object();
 }
 
@@ -106,7 +107,7 @@ std::string status_json(std::string_view version, bool cuda_built, const std::ve
   try {
     JsonWriter json;
     json.begin_object().member("version", version).member("cuda_built", cuda_built);
-    write_forms(json, {Form::kBulk, Form::kLines, Form::kLoad});
+    write_forms(json, {Form::kBulk, Form::kLines, Form::kLoad, Form::kLoadBoth});
     json.key("devices").begin_array();
     for (const auto& device : devices) write_device(json, device);
     json.end_array();

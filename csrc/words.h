@@ -8,7 +8,7 @@
 namespace l2pf {
 
 enum class CollectiveKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast };
-enum class Form { kAuto, kBulk, kLines, kLoad };
+enum class Form { kAuto, kBulk, kLines, kLoad, kLoadBoth };
 enum class Placement { kAuto, kLaunchOrder, kSideStream };
 
 std::string_view to_string(CollectiveKind kind);

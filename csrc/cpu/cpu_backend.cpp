@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 
 namespace l2pf {
 namespace {
@@ -13,8 +15,8 @@ constexpr int64_t kUnknownCacheBytes = 8 << 20;
 constexpr double kUsableShare = 0.6;
 
 int64_t last_level_cache_bytes() {
-  const int64_t reported = std::max({sysconf(_SC_LEVEL2_CACHE_SIZE), sysconf(_SC_LEVEL3_CACHE_SIZE),
-                                     sysconf(_SC_LEVEL4_CACHE_SIZE)});
+  const int64_t reported =
+      std::max({sysconf(_SC_LEVEL2_CACHE_SIZE), sysconf(_SC_LEVEL3_CACHE_SIZE), sysconf(_SC_LEVEL4_CACHE_SIZE)});
   return reported > 0 ? reported : kUnknownCacheBytes;
 }
 
@@ -37,6 +39,20 @@ class CpuTable final : public Table {
   std::vector<WindowSetting> settings_;
 };
 
+class HostTimer final : public Timer {
+ public:
+  void stop(const Place&) override { elapsed_ = Clock::now() - begin_; }
+  std::optional<double> elapsed_us() override {
+    if (!elapsed_) return std::nullopt;
+    return std::chrono::duration<double, std::micro>(*elapsed_).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin_ = Clock::now();
+  std::optional<Clock::duration> elapsed_;
+};
+
 }  // namespace
 
 CpuBackend& CpuBackend::instance() {
@@ -46,12 +62,12 @@ CpuBackend& CpuBackend::instance() {
 
 DeviceInfo CpuBackend::device_info(DeviceIndex) { return {"CPU", last_level_cache_bytes(), {Form::kLines}}; }
 
-int64_t CpuBackend::auto_budget_bytes(DeviceIndex) {
+int64_t CpuBackend::auto_budget_bytes(DeviceIndex, double) {
   return static_cast<int64_t>(kUsableShare * static_cast<double>(last_level_cache_bytes()));
 }
 
-std::shared_ptr<Table> CpuBackend::make_table(std::shared_ptr<const Plan> plan,
-                                              std::span<const WindowSetting> settings, const Place&) {
+std::shared_ptr<Table> CpuBackend::make_table(std::shared_ptr<const Plan> plan, std::span<const WindowSetting> settings,
+                                              const Place&) {
   return std::make_shared<CpuTable>(std::move(plan), settings);
 }
 
@@ -72,7 +88,9 @@ void CpuBackend::fork(const Prefetch& prefetch, const Place&) {
 }
 
 void CpuBackend::mark(const Place&) { throw BackendError("the CPU has no graph capture"); }
-void CpuBackend::attach(const Prefetch&, Placement, const Place&) { throw BackendError("the CPU has no graph capture"); }
+void CpuBackend::attach(const Prefetch&, Placement, const Place&) {
+  throw BackendError("the CPU has no graph capture");
+}
 
 void CpuBackend::join(const Place&) {
   auto& own = worker();
@@ -83,6 +101,8 @@ void CpuBackend::join(const Place&) {
   }
   own.wait(ticket);
 }
+
+std::shared_ptr<Timer> CpuBackend::start_timer(const Place&) { return std::make_shared<HostTimer>(); }
 
 PrefetchWorker& CpuBackend::worker() {
   const std::lock_guard lock(mutex_);

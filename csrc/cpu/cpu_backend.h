@@ -14,7 +14,7 @@ class CpuBackend final : public Backend {
   static CpuBackend& instance();
 
   DeviceInfo device_info(DeviceIndex device) override;
-  int64_t auto_budget_bytes(DeviceIndex device) override;
+  int64_t auto_budget_bytes(DeviceIndex device, double window_us) override;
   uint64_t capture_id(const Place&) override { return 0; }
   std::shared_ptr<Table> make_table(std::shared_ptr<const Plan> plan, std::span<const WindowSetting> settings,
                                     const Place& place) override;
@@ -23,6 +23,7 @@ class CpuBackend final : public Backend {
   void mark(const Place& place) override;
   void attach(const Prefetch& prefetch, Placement placement, const Place& place) override;
   void join(const Place& place) override;
+  std::shared_ptr<Timer> start_timer(const Place& place) override;
 
   // Cache lines prefetched by this process.
   int64_t num_lines() { return worker().num_lines(); }

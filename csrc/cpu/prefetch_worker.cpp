@@ -17,7 +17,9 @@ int64_t prefetch_lines(const Segment& segment) {
 
 }  // namespace
 
-PrefetchWorker::PrefetchWorker() { std::thread([this] { run(); }).detach(); }
+PrefetchWorker::PrefetchWorker() {
+  std::thread([this] { run(); }).detach();
+}
 
 int64_t PrefetchWorker::post(std::vector<Segment> segments) {
   const std::lock_guard lock(mutex_);

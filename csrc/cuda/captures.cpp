@@ -92,8 +92,8 @@ void Captures::join(cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   const auto it = captures_.find(now.capture_id);
   if (it == captures_.end() || !it->second.previous) return;
-  L2PF_CUDA_CHECK(cudaStreamUpdateCaptureDependencies(stream, &it->second.previous, nullptr, 1,
-                                                      cudaStreamAddCaptureDependencies));
+  L2PF_CUDA_CHECK(
+      cudaStreamUpdateCaptureDependencies(stream, &it->second.previous, nullptr, 1, cudaStreamAddCaptureDependencies));
 }
 
 size_t Captures::size() const {
@@ -113,8 +113,7 @@ void Captures::hold(Capture& capture, const Frontier& now, Held held) {
     L2PF_CUDA_CHECK(error);
     capture.held = &owned->held;
   }
-  capture.held->insert(capture.held->end(), std::make_move_iterator(held.begin()),
-                       std::make_move_iterator(held.end()));
+  capture.held->insert(capture.held->end(), std::make_move_iterator(held.begin()), std::make_move_iterator(held.end()));
 }
 
 void Captures::bury(void* raw) {

@@ -12,6 +12,9 @@ namespace {
 // Share of L2 that prefetched weights may fill until calibration has measured where hot reads stop being hot.
 constexpr double kUsableShareOfL2 = 0.6;
 
+// The length of a collective that was not measured.
+constexpr double kUnknownWindowUs = 25;
+
 cudaStream_t stream_of(const Place& place) { return static_cast<cudaStream_t>(place.stream); }
 
 int attribute(cudaDeviceAttr name, DeviceIndex device) {
@@ -19,6 +22,35 @@ int attribute(cudaDeviceAttr name, DeviceIndex device) {
   L2PF_CUDA_CHECK(cudaDeviceGetAttribute(&value, name, device));
   return value;
 }
+
+// Two events with timing; made in eager code only.
+class EventTimer final : public Timer {
+ public:
+  explicit EventTimer(cudaStream_t stream) {
+    L2PF_CUDA_CHECK(cudaEventCreate(&begin_));
+    L2PF_CUDA_CHECK(cudaEventCreate(&end_));
+    L2PF_CUDA_CHECK(cudaEventRecord(begin_, stream));
+  }
+  ~EventTimer() override {
+    if (begin_) cudaEventDestroy(begin_);
+    if (end_) cudaEventDestroy(end_);
+  }
+  void stop(const Place& place) override {
+    L2PF_CUDA_CHECK(cudaEventRecord(end_, stream_of(place)));
+    stopped_ = true;
+  }
+  std::optional<double> elapsed_us() override {
+    float elapsed_ms = 0;
+    if (!stopped_ || cudaEventQuery(end_) != cudaSuccess) return std::nullopt;
+    if (cudaEventElapsedTime(&elapsed_ms, begin_, end_) != cudaSuccess) return std::nullopt;
+    return elapsed_ms * 1e3;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+  bool stopped_ = false;
+};
 
 // Segments by value go out in as many launches as their number asks for.
 template <typename Launch>
@@ -43,7 +75,8 @@ CudaBackend::Device::Device(DeviceIndex index) : tables(index) {
   info.l2_bytes = attribute(cudaDevAttrL2CacheSize, index);
   has_launch_order = major >= 9;
   choice.has_bulk = major >= 9;
-  choice.num_ctas = std::max(1, attribute(cudaDevAttrMultiProcessorCount, index) / 2);
+  num_sms = attribute(cudaDevAttrMultiProcessorCount, index);
+  choice.num_ctas = std::max(1, num_sms / 2);
   info.forms = {Form::kLines, Form::kLoad};
   if (choice.has_bulk) info.forms.insert(info.forms.begin(), Form::kBulk);
   L2PF_CUDA_CHECK(cudaStreamCreateWithFlags(&side_stream, cudaStreamNonBlocking));
@@ -72,8 +105,41 @@ DeviceIndex CudaBackend::current_device() {
 
 DeviceInfo CudaBackend::device_info(DeviceIndex index) { return device(index).info; }
 
-int64_t CudaBackend::auto_budget_bytes(DeviceIndex index) {
-  return static_cast<int64_t>(kUsableShareOfL2 * static_cast<double>(device(index).info.l2_bytes));
+int64_t CudaBackend::auto_budget_bytes(DeviceIndex index, double window_us) {
+  const Device& own = device(index);
+  const std::lock_guard lock(mutex_);
+  if (own.fill_gbps <= 0) return static_cast<int64_t>(kUsableShareOfL2 * static_cast<double>(own.info.l2_bytes));
+  const double fill_bytes_per_us = own.fill_gbps * 1e3;
+  return std::min(own.hot_knee_bytes,
+                  static_cast<int64_t>((window_us > 0 ? window_us : kUnknownWindowUs) * fill_bytes_per_us));
+}
+
+int CudaBackend::num_sms(DeviceIndex index) { return device(index).num_sms; }
+
+void CudaBackend::apply(DeviceIndex index, const Choice& choice) {
+  Device& own = device(index);
+  BlockPool::Block map;
+  if (!choice.partition_of_sm.empty()) {
+    if (static_cast<int>(choice.partition_of_sm.size()) != own.num_sms)
+      throw std::invalid_argument("expected one partition for each of " + std::to_string(own.num_sms) + " SMs, got " +
+                                  std::to_string(choice.partition_of_sm.size()));
+    const std::vector<uint8_t> bytes(choice.partition_of_sm.begin(), choice.partition_of_sm.end());
+    const DeviceScope scope(index);
+    const RelaxedCaptureScope relaxed;
+    map = own.tables.take(bytes.size());
+    L2PF_CUDA_CHECK(cudaMemcpy(map.data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+  }
+  const std::lock_guard lock(mutex_);
+  // An earlier map stays where it is: tables made with it still read it.
+  own.choice.partition_of_sm = reinterpret_cast<uint64_t>(map.data);
+  own.choice.default_form = choice.form == Form::kAuto ? Form::kLoad : choice.form;
+  own.choice.num_ctas = choice.num_ctas;
+  own.choice.piece_bytes = choice.piece_bytes;
+  own.hot_knee_bytes = choice.hot_knee_bytes;
+  own.fill_gbps = choice.fill_gbps;
+  own.info.forms = {Form::kLines, Form::kLoad};
+  if (own.choice.has_bulk) own.info.forms.insert(own.info.forms.begin(), Form::kBulk);
+  if (map.data) own.info.forms.push_back(Form::kLoadBoth);
 }
 
 uint64_t CudaBackend::capture_id(const Place& place) { return capture_id_of(stream_of(place)); }
@@ -119,16 +185,15 @@ void CudaBackend::attach(const Prefetch& prefetch, Placement placement, const Pl
   auto& captures = Captures::instance();
   if (prefetch.table) {
     auto& table = static_cast<CudaTable&>(*prefetch.table);
-    captures.attach(
-        stream_of(place), overlap,
-        [&](cudaGraph_t graph, const auto& nodes, const auto& edges) {
-          cudaGraphNode_t node{};
-          L2PF_CUDA_CHECK(add_prefetch_node(&node, graph, nodes.data(), edges.data(), nodes.size(),
-                                            table.window(prefetch.window_index),
-                                            table.num_segments(prefetch.window_index), table.shape()));
-          return node;
-        },
-        {prefetch.table});
+    captures.attach(stream_of(place), overlap,
+                    [&](cudaGraph_t graph, const auto& nodes, const auto& edges) {
+                      cudaGraphNode_t node{};
+                      L2PF_CUDA_CHECK(add_prefetch_node(&node, graph, nodes.data(), edges.data(), nodes.size(),
+                                                        table.window(prefetch.window_index),
+                                                        table.num_segments(prefetch.window_index), table.shape()));
+                      return node;
+                    },
+                    {prefetch.table});
     return;
   }
   for_each_inline_window(prefetch, own.choice, [&](const InlineWindow& window, int num_segments) {
@@ -154,6 +219,11 @@ void CudaBackend::join(const Place& place) {
   Device& own = device(place.device);
   const DeviceScope scope(place.device);
   own.order.order(own.side_stream, stream_of(place));
+}
+
+std::shared_ptr<Timer> CudaBackend::start_timer(const Place& place) {
+  const DeviceScope scope(place.device);
+  return std::make_shared<EventTimer>(stream_of(place));
 }
 
 }  // namespace l2pf

@@ -17,9 +17,21 @@ class CudaBackend final : public Backend {
   static CudaBackend& instance();
 
   DeviceIndex current_device();
+  int num_sms(DeviceIndex device);
+
+  // What calibration found; tables made from now on use it. Throws std::invalid_argument for what this GPU cannot do.
+  struct Choice {
+    Form form = Form::kLoad;
+    int num_ctas = 0;
+    int piece_bytes = 0;
+    int64_t hot_knee_bytes = 0;
+    double fill_gbps = 0;
+    std::vector<int64_t> partition_of_sm;  // empty: L2 is in one piece
+  };
+  void apply(DeviceIndex device, const Choice& choice);
 
   DeviceInfo device_info(DeviceIndex device) override;
-  int64_t auto_budget_bytes(DeviceIndex device) override;
+  int64_t auto_budget_bytes(DeviceIndex device, double window_us) override;
   uint64_t capture_id(const Place& place) override;
   std::shared_ptr<Table> make_table(std::shared_ptr<const Plan> plan, std::span<const WindowSetting> settings,
                                     const Place& place) override;
@@ -28,6 +40,7 @@ class CudaBackend final : public Backend {
   void mark(const Place& place) override;
   void attach(const Prefetch& prefetch, Placement placement, const Place& place) override;
   void join(const Place& place) override;
+  std::shared_ptr<Timer> start_timer(const Place& place) override;
 
  private:
   // What one device needs; made at its first use and kept for the life of the process.
@@ -35,7 +48,10 @@ class CudaBackend final : public Backend {
     explicit Device(DeviceIndex index);
 
     DeviceInfo info;
+    int num_sms = 0;
     KernelChoice choice;
+    int64_t hot_knee_bytes = 0;
+    double fill_gbps = 0;           // 0 until calibrated
     bool has_launch_order = false;  // programmatic edges exist from sm_90 on
     BlockPool tables;
     cudaStream_t side_stream = nullptr;

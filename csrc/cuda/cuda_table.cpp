@@ -23,6 +23,7 @@ WindowHeader KernelChoice::header(const WindowSetting& setting) const {
   header.form = static_cast<int32_t>(form);
   header.num_ctas = num_ctas;
   header.piece_bytes = piece_bytes;
+  header.partition_of_sm = partition_of_sm;
   return header;
 }
 
@@ -32,14 +33,14 @@ CudaTable::CudaTable(std::shared_ptr<const Plan> plan, std::span<const WindowSet
   size_t num_bytes = 0;
   for (const Window& window : this->plan().windows) {
     offsets_.push_back(num_bytes);
-    num_bytes += sizeof(WindowHeader) + window.segments.size() * sizeof(SegmentRecord);
+    num_bytes += sizeof(WindowHead) + window.segments.size() * sizeof(SegmentRecord);
   }
   std::vector<char> image(num_bytes);
   for (size_t i = 0; i < offsets_.size(); ++i) {
-    const WindowHeader header = choice_.header(settings[i]);
-    std::memcpy(image.data() + offsets_[i], &header, sizeof(header));
+    const WindowHead head{choice_.header(settings[i]), {}};
+    std::memcpy(image.data() + offsets_[i], &head, sizeof(head));
     write_segments(this->plan().windows[i].segments,
-                   reinterpret_cast<SegmentRecord*>(image.data() + offsets_[i] + sizeof(header)));
+                   reinterpret_cast<SegmentRecord*>(image.data() + offsets_[i] + sizeof(head)));
   }
   block_ = pool_.take(num_bytes);
   // From pageable memory the runtime takes its copy before it returns, so `image` may go.
@@ -51,13 +52,13 @@ CudaTable::CudaTable(std::shared_ptr<const Plan> plan, std::span<const WindowSet
 CudaTable::~CudaTable() { pool_.give_back(block_); }
 
 void CudaTable::patch(int window_index, const WindowSetting& setting, cudaStream_t stream) {
-  const WindowHeader header = choice_.header(setting);
-  L2PF_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(block_.data) + offsets_[window_index], &header, sizeof(header),
+  const WindowHead head{choice_.header(setting), {}};
+  L2PF_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(block_.data) + offsets_[window_index], &head, sizeof(head),
                                   cudaMemcpyHostToDevice, stream));
 }
 
-const WindowHeader* CudaTable::window(int window_index) const {
-  return reinterpret_cast<const WindowHeader*>(static_cast<const char*>(block_.data) + offsets_[window_index]);
+WindowHead* CudaTable::window(int window_index) const {
+  return reinterpret_cast<WindowHead*>(static_cast<char*>(block_.data) + offsets_[window_index]);
 }
 
 int CudaTable::num_segments(int window_index) const {

@@ -15,6 +15,7 @@ struct KernelChoice {
   bool has_bulk = false;            // cp.async.bulk.prefetch exists from sm_90 on
   int num_ctas = 0;
   int piece_bytes = 16384;
+  uint64_t partition_of_sm = 0;  // device memory, see WindowHeader; 0 until calibration found two partitions
 
   WindowHeader header(const WindowSetting& setting) const;
   LaunchShape shape() const { return {num_ctas}; }
@@ -30,7 +31,7 @@ class CudaTable final : public Table {
 
   void patch(int window_index, const WindowSetting& setting, cudaStream_t stream);
 
-  const WindowHeader* window(int window_index) const;
+  WindowHead* window(int window_index) const;
   int num_segments(int window_index) const;
   const LaunchShape& shape() const { return shape_; }
 

@@ -4,6 +4,7 @@
 
 #include "device_scope.h"
 #include "emulated_collective.h"
+#include "ptx.cuh"
 
 namespace l2pf {
 namespace {
@@ -24,25 +25,9 @@ constexpr auto kSpinFor = std::chrono::milliseconds(200);
 constexpr auto kIdlePoll = std::chrono::microseconds(100);
 
 struct Counters {
-  uint32_t num_done = 0;   // collectives of this device so far
-  uint32_t num_ctas = 0;   // CTAs of the present one that finished
+  uint32_t num_done = 0;  // collectives of this device so far
+  uint32_t num_ctas = 0;  // CTAs of the present one that finished
 };
-
-__device__ uint64_t now_ns() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
-}
-
-__device__ uint32_t load_acquire_system(const uint32_t* address) {
-  uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-}
-
-__device__ void store_release_system(uint32_t* address, uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-}
 
 __global__ void __launch_bounds__(kThreads)
     l2pf_emulated_collective(Mailbox* mailbox, Counters* counters, uint32_t* data, int64_t num_words,
@@ -51,10 +36,11 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t number = *static_cast<volatile uint32_t*>(&counters->num_done) + 1;
     if (blockIdx.x == 0) {
       *static_cast<volatile uint32_t*>(&mailbox->delay_ns) = delay_ns;
-      store_release_system(&mailbox->doorbell, number);
+      ptx::store_release_system(&mailbox->doorbell, number);
     }
-    const uint64_t begin = now_ns();
-    while (static_cast<int32_t>(load_acquire_system(&mailbox->answer) - number) < 0 && now_ns() - begin < kGiveUpNs) {
+    const uint64_t begin = ptx::global_time_ns();
+    while (static_cast<int32_t>(ptx::load_acquire_system(&mailbox->answer) - number) < 0 &&
+           ptx::global_time_ns() - begin < kGiveUpNs) {
     }
   }
   __syncthreads();

@@ -15,6 +15,11 @@ constexpr int kLoadsInFlight = 8;
 // Segments laid out in shared memory at a time; windows with more take several rounds.
 constexpr int kSegmentsPerRound = 64;
 
+// A load whose value nobody uses does not hold its warp back, and a warp that exits drops its loads in flight:
+// measured, the lines then never reach L2. So every value goes into a comparison that guards a store.
+constexpr uint32_t kUnlikelyValue = 0x9e3779b9;
+__device__ uint32_t unlikely_sink;
+
 // One round's segments, cut to the byte limit, with a piece index that runs over all of them.
 struct Round {
   uint64_t origin[kSegmentsPerRound];  // where the first piece begins: at the segment, or at the line that holds it
@@ -80,42 +85,79 @@ __device__ void prefetch_bulk(const Round& round, int64_t num_pieces, int num_ct
   }
 }
 
+// One batch of a warp: a line a lane from each of kLoadsInFlight pieces, `step` apart.
+template <bool kLoad>
+__device__ __forceinline__ void load_pieces(PieceCursor& cursor, int64_t first, int64_t step, int64_t num_pieces,
+                                            uint64_t lane_offset) {
+  uint32_t words[kLoadsInFlight];
+#pragma unroll
+  for (int i = 0; i < kLoadsInFlight; ++i) {
+    words[i] = 0;
+    const int64_t p = first + i * step;
+    if (p >= num_pieces) continue;
+    uint64_t line = cursor.seek(p, kWarpPieceBytes) + lane_offset;
+    if (line >= cursor.end()) continue;
+    // The line may begin before its segment does, in bytes that are not ours to read.
+    if (line < cursor.begin()) line = cursor.begin();
+    if constexpr (kLoad)
+      words[i] = ptx::load_line(line);
+    else
+      ptx::line_prefetch_l2(line);
+  }
+  if constexpr (kLoad) {
+    uint32_t folded = 0;
+#pragma unroll
+    for (int i = 0; i < kLoadsInFlight; ++i) folded ^= words[i];
+    if (folded == kUnlikelyValue) unlikely_sink = folded;
+  }
+}
+
 template <bool kLoad>
 __device__ void prefetch_by_line(const Round& round, int64_t num_pieces, int num_ctas) {
   PieceCursor cursor(round);
   const int64_t num_warps = static_cast<int64_t>(num_ctas) * (blockDim.x / kWarpSize);
   const int64_t warp = static_cast<int64_t>(threadIdx.x / kWarpSize) * num_ctas + blockIdx.x;
   const uint64_t lane_offset = (threadIdx.x % kWarpSize) * kLineBytes;
-  for (int64_t first = warp; first < num_pieces; first += kLoadsInFlight * num_warps) {
-    uint32_t words[kLoadsInFlight];
-#pragma unroll
-    for (int i = 0; i < kLoadsInFlight; ++i) {
-      words[i] = 0;
-      const int64_t p = first + i * num_warps;
-      if (p >= num_pieces) continue;
-      uint64_t line = cursor.seek(p, kWarpPieceBytes) + lane_offset;
-      if (line >= cursor.end()) continue;
-      // The line may begin before its segment does, in bytes that are not ours to read.
-      if (line < cursor.begin()) line = cursor.begin();
-      if constexpr (kLoad)
-        words[i] = ptx::load_line(line);
-      else
-        ptx::line_prefetch_l2(line);
-    }
-    if constexpr (kLoad) {
-      uint32_t folded = 0;
-#pragma unroll
-      for (int i = 0; i < kLoadsInFlight; ++i) folded ^= words[i];
-      ptx::consume(folded);
-    }
+  for (int64_t first = warp; first < num_pieces; first += kLoadsInFlight * num_warps)
+    load_pieces<kLoad>(cursor, first, num_warps, num_pieces, lane_offset);
+}
+
+// Brings every line into both partitions of L2: a line lives in its home partition, and a load from an SM of the other
+// one leaves a copy there too. The CTAs of a partition share all pieces among themselves, wherever they were placed.
+__device__ void prefetch_both(const Round& round, int64_t num_pieces, const WindowHeader& header,
+                              WindowTickets& tickets) {
+  __shared__ uint32_t drawn;
+  const int partition = reinterpret_cast<const uint8_t*>(header.partition_of_sm)[ptx::sm_index()] & 1;
+  const int num_warps = static_cast<int>(blockDim.x) / kWarpSize;
+  const int64_t pieces_a_ticket = static_cast<int64_t>(num_warps) * kLoadsInFlight;
+  const int64_t num_tickets = (num_pieces + pieces_a_ticket - 1) / pieces_a_ticket;
+  const uint64_t lane_offset = (threadIdx.x % kWarpSize) * kLineBytes;
+  PieceCursor cursor(round);
+  while (true) {
+    if (threadIdx.x == 0) drawn = atomicAdd(&tickets.next[partition], 1);
+    __syncthreads();
+    const int64_t ticket = drawn;
+    __syncthreads();
+    if (ticket >= num_tickets) break;
+    load_pieces<true>(cursor, ticket * pieces_a_ticket + threadIdx.x / kWarpSize, num_warps, num_pieces, lane_offset);
+  }
+  if (threadIdx.x == 0 && atomicAdd(&tickets.num_ctas_done, 1) == static_cast<uint32_t>(header.num_ctas) - 1) {
+    tickets.next[0] = 0;
+    tickets.next[1] = 0;
+    tickets.num_ctas_done = 0;
   }
 }
 
-__device__ void prefetch_window(const WindowHeader& window, const SegmentRecord* segments, int num_segments) {
+// `tickets` is null where the window is carried by value.
+__device__ void prefetch_window(const WindowHeader& window, WindowTickets* tickets, const SegmentRecord* segments,
+                                int num_segments) {
   __shared__ Round round;
   const int64_t byte_limit = window.byte_limit;
   const int num_ctas = window.num_ctas;
-  const Form form = static_cast<Form>(window.form);
+  Form form = static_cast<Form>(window.form);
+  // Tickets count through one round only, and a window by value has none.
+  if (form == Form::kLoadBoth && (!tickets || num_segments > kSegmentsPerRound || window.partition_of_sm == 0))
+    form = Form::kLoad;
   if (byte_limit <= 0 || static_cast<int>(blockIdx.x) >= num_ctas) return;
   const uint64_t piece_bytes = form == Form::kBulk ? static_cast<uint64_t>(window.piece_bytes) : kWarpPieceBytes;
   const uint64_t origin_mask = form == Form::kBulk ? ~uint64_t{0} : ~(kLineBytes - 1);
@@ -127,18 +169,20 @@ __device__ void prefetch_window(const WindowHeader& window, const SegmentRecord*
       prefetch_bulk(round, num_pieces, num_ctas, piece_bytes);
     else if (form == Form::kLines)
       prefetch_by_line<false>(round, num_pieces, num_ctas);
+    else if (form == Form::kLoadBoth)
+      prefetch_both(round, num_pieces, window, *tickets);
     else
       prefetch_by_line<true>(round, num_pieces, num_ctas);
   }
 }
 
-__global__ void __launch_bounds__(kMaxThreads) l2pf_prefetch(const WindowHeader* window, int num_segments) {
-  prefetch_window(*window, reinterpret_cast<const SegmentRecord*>(window + 1), num_segments);
+__global__ void __launch_bounds__(kMaxThreads) l2pf_prefetch(WindowHead* window, int num_segments) {
+  prefetch_window(window->header, &window->tickets, reinterpret_cast<const SegmentRecord*>(window + 1), num_segments);
 }
 
 __global__ void __launch_bounds__(kMaxThreads)
     l2pf_prefetch_inline(const __grid_constant__ InlineWindow window, int num_segments) {
-  prefetch_window(window.header, window.segments, num_segments);
+  prefetch_window(window.header, nullptr, window.segments, num_segments);
 }
 
 template <typename Kernel, typename Window>
@@ -157,8 +201,7 @@ cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNo
 
 }  // namespace
 
-cudaError_t launch_prefetch(const WindowHeader* window, int num_segments, const LaunchShape& shape,
-                            cudaStream_t stream) {
+cudaError_t launch_prefetch(WindowHead* window, int num_segments, const LaunchShape& shape, cudaStream_t stream) {
   l2pf_prefetch<<<shape.num_ctas, shape.num_threads, 0, stream>>>(window, num_segments);
   return cudaGetLastError();
 }
@@ -170,7 +213,7 @@ cudaError_t launch_prefetch(const InlineWindow& window, int num_segments, const 
 }
 
 cudaError_t add_prefetch_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
-                              const cudaGraphEdgeData* edges, size_t num_dependencies, const WindowHeader* window,
+                              const cudaGraphEdgeData* edges, size_t num_dependencies, WindowHead* window,
                               int num_segments, const LaunchShape& shape) {
   return add_node(node, graph, dependencies, edges, num_dependencies, &l2pf_prefetch, &window, num_segments, shape);
 }

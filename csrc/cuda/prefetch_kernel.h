@@ -13,14 +13,13 @@ struct LaunchShape {
 };
 
 // Starts the prefetch of one window on `stream`. `window` is device memory, its `num_segments` records behind it.
-cudaError_t launch_prefetch(const WindowHeader* window, int num_segments, const LaunchShape& shape,
-                            cudaStream_t stream);
+cudaError_t launch_prefetch(WindowHead* window, int num_segments, const LaunchShape& shape, cudaStream_t stream);
 cudaError_t launch_prefetch(const InlineWindow& window, int num_segments, const LaunchShape& shape,
                             cudaStream_t stream);
 
 // The same launches as nodes of `graph`, behind `dependencies`.
 cudaError_t add_prefetch_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
-                              const cudaGraphEdgeData* edges, size_t num_dependencies, const WindowHeader* window,
+                              const cudaGraphEdgeData* edges, size_t num_dependencies, WindowHead* window,
                               int num_segments, const LaunchShape& shape);
 cudaError_t add_prefetch_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                               const cudaGraphEdgeData* edges, size_t num_dependencies, const InlineWindow& window,

@@ -28,7 +28,34 @@ __device__ __forceinline__ uint32_t load_line(uint64_t address) {
   return word;
 }
 
-// Keeps a value alive, so that the loads it came from are not removed.
-__device__ __forceinline__ void consume(uint32_t value) { asm volatile("" ::"r"(value)); }
+// The SM this thread runs on.
+__device__ __forceinline__ int sm_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(index));
+  return index;
+}
+
+__device__ __forceinline__ uint64_t global_time_ns() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+// Reads from L2, past L1.
+__device__ __forceinline__ uint32_t load_from_l2(const void* address) {
+  uint32_t word;
+  asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(word) : "l"(address) : "memory");
+  return word;
+}
+
+__device__ __forceinline__ uint32_t load_acquire_system(const uint32_t* address) {
+  uint32_t word;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(address) : "memory");
+  return word;
+}
+
+__device__ __forceinline__ void store_release_system(uint32_t* address, uint32_t word) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(word) : "memory");
+}
 
 }  // namespace l2pf::ptx

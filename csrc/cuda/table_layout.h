@@ -4,13 +4,27 @@
 
 namespace l2pf {
 
-// How a kernel reads a window. Plain bytes, the same on host and device; a window's segments follow its header.
+// How a kernel reads a window. Plain bytes, the same on host and device.
 struct alignas(16) WindowHeader {
   int64_t byte_limit = 0;   // of the window's segments in order; 0: the node does nothing
   int32_t form = 0;         // a Form other than kAuto
   int32_t num_ctas = 0;     // CTAs of the grid that work; the others leave at once
   int32_t piece_bytes = 0;  // one bulk instruction; a multiple of 16
-  int32_t reserved[3] = {};
+  int32_t reserved = 0;
+  uint64_t partition_of_sm = 0;  // load_both: device address of one byte an SM, the L2 partition next to it
+};
+
+// load_both: each partition's CTAs draw pieces until none is left; the last CTA puts all back to zero for the next
+// launch. A patch of the header zeroes them too.
+struct alignas(16) WindowTickets {
+  uint32_t next[2] = {};
+  uint32_t num_ctas_done = 0;
+  uint32_t reserved = 0;
+};
+
+struct WindowHead {
+  WindowHeader header;
+  WindowTickets tickets;
 };
 
 struct alignas(16) SegmentRecord {
@@ -20,7 +34,7 @@ struct alignas(16) SegmentRecord {
   int64_t reserved = 0;
 };
 
-static_assert(sizeof(WindowHeader) == 32 && sizeof(SegmentRecord) == 32);
+static_assert(sizeof(WindowHeader) == 32 && sizeof(WindowHead) == 48 && sizeof(SegmentRecord) == 32);
 
 // A window carried by value in the kernel's parameters, where there is no table: a bare l2_prefetch.
 inline constexpr int kMaxInlineSegments = 96;

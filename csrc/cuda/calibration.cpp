@@ -1,0 +1,237 @@
+#include "calibration.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "../json.h"
+#include "cuda_table.h"
+#include "emulated_collective.h"
+#include "event.h"
+#include "partitions.h"
+#include "probe.h"
+#include "probe_kernels.h"
+
+namespace l2pf {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int kSamples = 7;
+// A read counts as hot while it runs at this share of the rate of a small one.
+constexpr double kHotShare = 0.85;
+// Fewer CTAs disturb what they overlap less; as many as this share of the best fill rate asks for.
+constexpr double kFillShare = 0.95;
+constexpr double kEmulatedDelayUs = 20;
+
+// The probes of one device and what they share.
+class Probes {
+ public:
+  explicit Probes(DeviceIndex device) : device_(device), scope_(device) {
+    cudaDeviceProp properties{};
+    L2PF_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+    num_sms_ = properties.multiProcessorCount;
+    result_.gpu = properties.name;
+    result_.l2_bytes = properties.l2CacheSize;
+    L2PF_CUDA_CHECK(cudaDriverGetVersion(&result_.driver));
+    choice_.has_bulk = properties.major >= 9;
+    result_.window_bytes = std::clamp<int64_t>(result_.l2_bytes / 4, kMiB, 16 * kMiB) & ~(kMiB - 1);
+    buffer_ = std::make_unique<ProbeBuffer>(4 * std::max(result_.l2_bytes, 8 * result_.window_bytes));
+    head_ = std::make_unique<ProbeBuffer>(sizeof(WindowHead) + sizeof(SegmentRecord));
+    sm_map_ = std::make_unique<ProbeBuffer>(num_sms_);
+    L2PF_CUDA_CHECK(cudaMemsetAsync(buffer_->data(), 0, static_cast<size_t>(buffer_->num_bytes()), stream_));
+  }
+
+  Calibration run() {
+    result_.partition_of_sm = measure_partitions(*buffer_, num_sms_, stream_);
+    if (!result_.partition_of_sm.empty()) {
+      const std::vector<uint8_t> map(result_.partition_of_sm.begin(), result_.partition_of_sm.end());
+      L2PF_CUDA_CHECK(cudaMemcpy(sm_map_->data(), map.data(), map.size(), cudaMemcpyHostToDevice));
+      choice_.partition_of_sm = reinterpret_cast<uint64_t>(sm_map_->data());
+    }
+    measure_reads();
+    for (const Form form : forms()) measure_form(form);
+    result_.hot_knee_bytes = measure_hot_knee();
+    choose();
+    for (const Form form : forms()) result_.collective_slowdown[form] = measure_collective_slowdown(form);
+    return result_;
+  }
+
+ private:
+  std::vector<Form> forms() const {
+    std::vector<Form> forms{Form::kLines, Form::kLoad};
+    if (choice_.has_bulk) forms.push_back(Form::kBulk);
+    if (!result_.partition_of_sm.empty()) forms.push_back(Form::kLoadBoth);
+    return forms;
+  }
+
+  // Memory that was not touched for more than L2 holds.
+  const char* cold_window() {
+    const int64_t num_windows = buffer_->num_bytes() / result_.window_bytes;
+    next_window_ = (next_window_ + 1) % num_windows;
+    return buffer_->data() + next_window_ * result_.window_bytes;
+  }
+
+  void read(const char* data, int64_t num_bytes) {
+    L2PF_CUDA_CHECK(launch_full_read(data, num_bytes, 4 * num_sms_, stream_));
+  }
+
+  // Writes the window's head and segment ahead of the launch, as a table would hold them.
+  void set_window(const char* data, int64_t num_bytes, Form form, int num_ctas) {
+    choice_.num_ctas = num_ctas;
+    struct {
+      WindowHead head;
+      SegmentRecord segment;
+    } image{{choice_.header({num_bytes, form}), {}}, {reinterpret_cast<uint64_t>(data), num_bytes, 0, 0}};
+    L2PF_CUDA_CHECK(cudaMemcpyAsync(head_->data(), &image, sizeof(image), cudaMemcpyHostToDevice, stream_));
+  }
+  void prefetch(int num_ctas, cudaStream_t stream) {
+    L2PF_CUDA_CHECK(launch_prefetch(reinterpret_cast<WindowHead*>(head_->data()), 1, LaunchShape{num_ctas}, stream));
+  }
+
+  void measure_reads() {
+    const int64_t large = 2 * result_.l2_bytes;
+    result_.dram_read_gbps =
+        large / median_of(3, [&] { return stream_.time_us([&] { read(buffer_->data(), large); }); }) / 1e3;
+    result_.cold_us = median_of(kSamples, [&] {
+      const char* const data = cold_window();
+      return stream_.time_us([&] { read(data, result_.window_bytes); });
+    });
+    result_.hot_us = median_of(kSamples, [&] {
+      const char* const data = cold_window();
+      const auto once = [&] { read(data, result_.window_bytes); };
+      return stream_.time_us(once, once);
+    });
+  }
+
+  // A hint's kernel ends before its lines arrive, so the fill is timed together with a read that needs them all.
+  void measure_form(Form form) {
+    double best_after_us = result_.cold_us;
+    for (const int num_ctas : {num_sms_ / 8, num_sms_ / 4, num_sms_ / 2, num_sms_}) {
+      if (num_ctas == 0) continue;
+      const auto sample = [&](bool timed_prefetch) {
+        return median_of(kSamples, [&] {
+          const char* const data = cold_window();
+          set_window(data, result_.window_bytes, form, num_ctas);
+          const auto fill = [&] { prefetch(num_ctas, stream_); };
+          const auto settle = [&] { L2PF_CUDA_CHECK(launch_spin(30'000, stream_)); };
+          const auto use = [&] { read(data, result_.window_bytes); };
+          if (timed_prefetch) return stream_.time_us([&] { fill(), use(); });
+          return stream_.time_us(use, [&] { fill(), settle(); });
+        });
+      };
+      const double after_us = sample(false);
+      const double fill_us = std::max(0.1, sample(true) - after_us);
+      best_after_us = std::min(best_after_us, after_us);
+      result_.fill_gbps[form][num_ctas] = static_cast<double>(result_.window_bytes) / fill_us / 1e3;
+    }
+    result_.after_us[form] = best_after_us;
+  }
+
+  int64_t measure_hot_knee() {
+    double small_rate = 0;
+    int64_t knee = result_.window_bytes;
+    for (double share = 0.2; share <= 1.0; share += 0.1) {
+      const int64_t num_bytes = static_cast<int64_t>(share * static_cast<double>(result_.l2_bytes)) & ~(kMiB - 1);
+      if (num_bytes <= 0) continue;
+      const auto once = [&] { read(buffer_->data(), num_bytes); };
+      const double rate =
+          static_cast<double>(num_bytes) / median_of(5, [&] { return stream_.time_us(once, [&] { once(), once(); }); });
+      small_rate = std::max(small_rate, rate);
+      if (rate < kHotShare * small_rate) break;
+      knee = num_bytes;
+    }
+    return knee;
+  }
+
+  // What a form is worth: the part of the cold read it takes away, as far as it gets there in a short window.
+  void choose() {
+    double best_worth = -1;
+    double best_fill = 0;
+    for (const auto& [form, by_ctas] : result_.fill_gbps)
+      for (const auto& [num_ctas, gbps] : by_ctas) best_fill = std::max(best_fill, gbps);
+    for (const auto& [form, by_ctas] : result_.fill_gbps) {
+      double form_fill = 0;
+      for (const auto& [num_ctas, gbps] : by_ctas) form_fill = std::max(form_fill, gbps);
+      const double worth = (result_.cold_us - result_.after_us[form]) * form_fill / best_fill;
+      if (worth <= best_worth) continue;
+      best_worth = worth;
+      result_.form = form;
+      for (const auto& [num_ctas, gbps] : by_ctas) {
+        result_.num_ctas = num_ctas;
+        if (gbps >= kFillShare * form_fill) break;
+      }
+    }
+  }
+
+  double measure_collective_slowdown(Form form) {
+    auto& collective = EmulatedCollective::instance();
+    const Place place{device_, static_cast<cudaStream_t>(stream_)};
+    const int num_ctas = result_.num_ctas;
+    const auto sample = [&](bool beside) {
+      return median_of(kSamples, [&] {
+        const char* const data = cold_window();
+        set_window(data, result_.window_bytes, form, num_ctas);
+        const auto start = [&] {
+          if (!beside) return;
+          forked_.order(stream_, side_);
+          prefetch(num_ctas, side_);
+        };
+        return stream_.time_us([&] { collective.launch(data_of_collective(), 64 << 10, kEmulatedDelayUs, 4, place); },
+                               start);
+      });
+    };
+    const double alone_us = sample(false);
+    return sample(true) / alone_us;
+  }
+  void* data_of_collective() { return buffer_->data() + buffer_->num_bytes() - (64 << 10); }
+
+  const DeviceIndex device_;
+  const DeviceScope scope_;
+  int num_sms_ = 0;
+  Calibration result_;
+  KernelChoice choice_;
+  ProbeStream stream_;
+  ProbeStream side_;
+  Event forked_;
+  std::unique_ptr<ProbeBuffer> buffer_;
+  std::unique_ptr<ProbeBuffer> head_;
+  std::unique_ptr<ProbeBuffer> sm_map_;
+  int64_t next_window_ = 0;
+};
+
+}  // namespace
+
+Calibration calibrate(DeviceIndex device) { return Probes(device).run(); }
+
+std::string to_json(const Calibration& c, const std::string& library_version) {
+  JsonWriter json;
+  json.begin_object()
+      .member("gpu", c.gpu)
+      .member("driver", c.driver)
+      .member("library", library_version)
+      .member("l2_bytes", c.l2_bytes)
+      .member("window_bytes", c.window_bytes)
+      .member("hot_knee_bytes", c.hot_knee_bytes)
+      .member("dram_read_gbps", c.dram_read_gbps)
+      .member("cold_us", c.cold_us)
+      .member("hot_us", c.hot_us);
+  json.key("after_us").begin_object();
+  for (const auto& [form, us] : c.after_us) json.member(to_string(form), us);
+  json.end_object().key("fill_gbps").begin_object();
+  for (const auto& [form, by_ctas] : c.fill_gbps) {
+    json.key(to_string(form)).begin_object();
+    for (const auto& [num_ctas, gbps] : by_ctas) json.member(std::to_string(num_ctas), gbps);
+    json.end_object();
+  }
+  json.end_object().key("collective_slowdown").begin_object();
+  for (const auto& [form, ratio] : c.collective_slowdown) json.member(to_string(form), ratio);
+  json.end_object()
+      .member("form", to_string(c.form))
+      .member("num_ctas", c.num_ctas)
+      .member("piece_bytes", c.piece_bytes)
+      .member("chosen_fill_gbps", c.chosen_fill_gbps());
+  json.key("partition_of_sm").begin_array();
+  for (const int64_t partition : c.partition_of_sm) json.value(partition);
+  return json.end_array().end_object().text();
+}
+
+}  // namespace l2pf

@@ -1,0 +1,47 @@
+#include "probe.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "probe_kernels.h"
+
+namespace l2pf {
+namespace {
+
+// Long enough for the host to enqueue the timed work behind it.
+constexpr int64_t kSpinNs = 25'000;
+
+}  // namespace
+
+ProbeStream::ProbeStream() {
+  L2PF_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  L2PF_CUDA_CHECK(cudaEventCreate(&begin_));
+  L2PF_CUDA_CHECK(cudaEventCreate(&end_));
+}
+
+ProbeStream::~ProbeStream() {
+  cudaEventDestroy(begin_);
+  cudaEventDestroy(end_);
+  cudaStreamDestroy(stream_);
+}
+
+double ProbeStream::time_us(const std::function<void()>& body, const std::function<void()>& before) {
+  L2PF_CUDA_CHECK(launch_spin(kSpinNs, stream_));
+  if (before) before();
+  L2PF_CUDA_CHECK(cudaEventRecord(begin_, stream_));
+  body();
+  L2PF_CUDA_CHECK(cudaEventRecord(end_, stream_));
+  L2PF_CUDA_CHECK(cudaEventSynchronize(end_));
+  float elapsed_ms = 0;
+  L2PF_CUDA_CHECK(cudaEventElapsedTime(&elapsed_ms, begin_, end_));
+  return elapsed_ms * 1e3;
+}
+
+double median_of(int num_samples, const std::function<double()>& sample) {
+  std::vector<double> samples;
+  for (int i = 0; i < num_samples; ++i) samples.push_back(sample());
+  std::nth_element(samples.begin(), samples.begin() + num_samples / 2, samples.end());
+  return samples[num_samples / 2];
+}
+
+}  // namespace l2pf
