@@ -1,0 +1,53 @@
+# dsv41_l2pf: what a person types. The work is in tools/*.sh, CMakeLists.txt and setup.py.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+export L2PF_CUDA_ARCHS L2PF_GTEST_SOURCE CMAKE_ARGS
+
+FORMATTED = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cuh' '*.cu')
+
+.PHONY: help demo test build gpu format clean
+help:
+	@echo "make demo    run the main job: learn, prefetch, compare, one table and one picture"
+	@echo "make test    run every test that needs no GPU"
+	@echo "make build   make the venv and build libdsv41_l2pf.so"
+	@echo "make gpu     build and test the GPU half with the current python3's torch, no network; then the demo"
+	@echo "make format  clang-format the C++ and CUDA sources"
+	@echo "make clean   remove what was built (the venv stays)"
+	@echo "Variables: L2PF_CUDA_ARCHS='90;120-real'  CMAKE_ARGS='-DL2PF_CUDA=OFF'  L2PF_GTEST_SOURCE=<its source tree>"
+
+# $(1): what for, build or test.  $(2): whether the C++ tests are built too, ON or OFF.
+define build_for
+	@echo "==> checking tools"
+	@tools/check_tools.sh $(1)
+	@echo "==> making the venv (or reusing it)"
+	@python=$$(tools/venv.sh); \
+	echo "==> building with $$python"; \
+	L2PF_BUILD_TESTS=$(2) tools/build.sh $$python
+endef
+
+build:
+	$(call build_for,build,OFF)
+
+demo: build
+	@echo "==> running the demo"
+	@$$(tools/venv.sh) -m dsv41_l2pf demo
+
+test:
+	$(call build_for,test,ON)
+	@status=0; \
+	echo "==> running the C++ tests that need no GPU"; \
+	ctest --test-dir build --label-exclude cuda --output-on-failure --no-tests=error || status=1; \
+	echo "==> running the Python tests that need no GPU"; \
+	$$(tools/venv.sh) -m pytest -m "not cuda" || status=1; \
+	exit $$status
+
+gpu:
+	@tools/gpu.sh
+
+format:
+	@echo "==> formatting"
+	@clang-format -i $(FORMATTED)
+
+clean:
+	@echo "==> removing what was built"
+	@rm -rf build build-gpu dist *.egg-info dsv41_l2pf/lib dsv41_l2pf_demo.png

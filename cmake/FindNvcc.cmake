@@ -1,0 +1,52 @@
+# Decides whether the CUDA half is built, and enables the language if so.
+set(L2PF_MINIMUM_NVCC 13.0)  # the first whose cudaGraphAddNode and cudaStreamGetCaptureInfo take edges
+
+set(L2PF_WITH_CUDA OFF)
+if(L2PF_CUDA STREQUAL "OFF")
+  message(STATUS "dsv41_l2pf: L2PF_CUDA=OFF: building the CPU half only")
+  return()
+endif()
+
+if(CMAKE_CUDA_COMPILER)
+  set(nvcc ${CMAKE_CUDA_COMPILER})
+else()
+  find_program(L2PF_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  set(nvcc ${L2PF_NVCC})
+endif()
+
+set(why "")
+if(NOT nvcc)
+  set(why "nvcc was not found (put it on PATH or set CUDA_HOME)")
+else()
+  execute_process(COMMAND ${nvcc} --version OUTPUT_VARIABLE nvcc_text ERROR_QUIET)
+  string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" _ "${nvcc_text}")
+  set(nvcc_version "${CMAKE_MATCH_1}")
+  if(nvcc_version VERSION_LESS L2PF_MINIMUM_NVCC)
+    set(why "${nvcc} is version ${nvcc_version}, expected at least ${L2PF_MINIMUM_NVCC}")
+  endif()
+endif()
+
+if(NOT why STREQUAL "")
+  if(L2PF_CUDA STREQUAL "AUTO")
+    message(STATUS "dsv41_l2pf: building the CPU half only: ${why}")
+    return()
+  endif()
+  message(FATAL_ERROR "dsv41_l2pf: L2PF_CUDA=ON, but ${why}")
+endif()
+
+# We pass -gencode ourselves (CudaArchs.cmake): CMake must neither check nor add an architecture.
+set(CMAKE_CUDA_ARCHITECTURES OFF)
+set(CMAKE_CUDA_COMPILER ${nvcc})
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+enable_language(CUDA)
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25.1 does not know that nvcc has it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+find_package(CUDAToolkit REQUIRED)
+set(L2PF_WITH_CUDA ON)
+message(STATUS "dsv41_l2pf: building both halves: nvcc ${nvcc_version}")
