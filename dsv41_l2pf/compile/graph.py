@@ -1,0 +1,196 @@
+"""Reads an FX graph: its collectives, its weights, and which weights an operator reads.
+
+It works on the graph that Dynamo hands to a backend (torch functions and methods, `example_value`) and on the ATen graph
+behind AOTAutograd (`val`). In both, fake tensors tell what is a view of what: a view shares its base's storage.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ..collectives import TABLE, WAIT_TENSOR, Collective, input_of, output_of
+from ..weights import DEVICES, storage_key
+
+# Collectives that an engine hides in an operator of its own: their run-time hook brackets them.
+_ENGINES = ("vllm", "sglang", "sgl_kernel", "sgl_collective")
+_ENGINE_KINDS = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all|broadcast")
+
+# These take a tensor for its shape, dtype or storage and read none of its bytes.
+_METADATA = re.compile(
+    r"_?(new_)?(empty|zeros|ones|full|rand|randn|randint)(_like|_strided|_permuted)?|new_tensor|size|stride|numel|dim|"
+    r"sym_size|sym_stride|sym_numel|is_contiguous|is_floating_point|is_same_size"
+)
+
+# These read only the rows that their indices name.
+_ROW_LOOKUPS = frozenset(
+    "embedding embedding_bag _embedding_bag _embedding_bag_forward_only index_select gather index _unsafe_index "
+    "take take_along_dim".split()
+)
+
+# These read the experts that the router chose, of a stack of all of them.
+_ROUTED = re.compile(r".*(grouped_mm|grouped_gemm|fused_moe|fused_experts|moe_forward|moe_gemm).*")
+
+
+def values_of(node: Node) -> list[torch.Tensor]:
+    """The fake tensors that a node returns, flattened."""
+    return list(_tensors(node.meta.get("val", node.meta.get("example_value"))))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def nodes_in(value: Any) -> list[Node]:
+    """The nodes in a nested argument, in order."""
+    found: list[Node] = []
+    torch.fx.map_arg(value, found.append)
+    return found
+
+
+def storages_of(node: Node) -> set[int]:
+    return {storage_key(tensor) for tensor in values_of(node)} - {0}
+
+
+def usable(node: Node) -> bool:
+    """Whether a node is one plain strided CPU or CUDA tensor, as our operators need it."""
+    value = node.meta.get("val", node.meta.get("example_value"))
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type in DEVICES
+
+
+def device_of(node: Node) -> torch.device:
+    return values_of(node)[0].device
+
+
+def overload_of(node: Node) -> torch._ops.OpOverload | None:
+    """The operator overload that a node calls, or None; Dynamo's graphs hold the packet of an operator."""
+    target = node.target if node.op == "call_function" else None
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return getattr(target, "default", None) or getattr(target, target.overloads()[0])
+    return target if isinstance(target, torch._ops.OpOverload) else None
+
+
+def op_name(node: Node) -> str:
+    """namespace::name of the operator that a node calls, or ''."""
+    overload = overload_of(node)
+    return "" if overload is None else overload._schema.name
+
+
+def _short_name(node: Node) -> str:
+    name = op_name(node).partition("::")[2]
+    return name or (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))
+
+
+def collective_of(node: Node) -> Collective | None:
+    return TABLE.get(op_name(node))
+
+
+def is_wait(node: Node) -> bool:
+    return op_name(node) == WAIT_TENSOR
+
+
+def is_engine_collective(node: Node) -> bool:
+    namespace, _, name = op_name(node).partition("::")
+    return namespace in _ENGINES and _ENGINE_KINDS.search(name) is not None
+
+
+def sent_by(node: Node, collective: Collective) -> list[Node]:
+    """The nodes that a collective sends."""
+    return nodes_in(input_of(collective, overload_of(node), node.args, node.kwargs))
+
+
+def received_by(node: Node, collective: Collective) -> list[Node]:
+    """The nodes that a collective fills: itself, when it returns them."""
+    return nodes_in(output_of(collective, overload_of(node), node.args, node.kwargs, node))
+
+
+def writes(node: Node) -> list[Node]:
+    """The nodes that a node writes in place."""
+    overload = overload_of(node)
+    if overload is not None:
+        written = []
+        for index, argument in enumerate(overload._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
+                written += nodes_in(value)
+        return written
+    name = _short_name(node)
+    if node.target in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__")):
+        return nodes_in(node.args[:1])
+    return nodes_in(node.kwargs.get("out"))
+
+
+_IN_PLACE_OPERATORS = frozenset(
+    getattr(operator, name)
+    for name in "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul".split()
+)
+
+
+class Weights:
+    """The parameters and buffers of a graph that it does not write."""
+
+    def __init__(self, graph: Graph, candidates: dict[Node, str]) -> None:
+        """candidates: the nodes that hold parameters and buffers, with their names."""
+        written = {key for node in graph.nodes for target in writes(node) for key in storages_of(target)}
+        self._names = candidates
+        self._nodes = {node for node in candidates if usable(node) and not storages_of(node) & written}
+        self._storages = {key for node in self._nodes for key in storages_of(node)}
+        self.inputs = {
+            key for node in graph.nodes if node.op in ("placeholder", "get_attr") for key in storages_of(node)
+        }
+        self.rows: dict[str, None] = {}  # names of weights of which only rows are read
+        self.routed: dict[str, None] = {}  # names of weights of which the router chooses the experts that are read
+
+    def name(self, node: Node) -> str:
+        return self._names.get(node, node.name)
+
+    def read_by(self, node: Node) -> list[Node]:
+        """The weights whose bytes a node reads, in argument order. Those read in part go to `rows` or `routed`."""
+        if node.op not in ("call_function", "call_method", "call_module"):
+            return []
+        name = _short_name(node)
+        if op_name(node).startswith("dsv41::") or _METADATA.fullmatch(name):
+            return []
+        returned = storages_of(node)
+        found: dict[Node, None] = {}
+        for position, argument in enumerate(nodes_in((node.args, node.kwargs))):
+            if not storages_of(argument) & self._storages - returned:
+                continue  # no weight; or only viewed: the result has its storage
+            weight = self._viewed_by(argument)
+            if weight is None:
+                continue
+            if _ROUTED.fullmatch(name):
+                self.routed[self.name(weight)] = None
+            elif _looks_up_rows(node, name, position):
+                # A stack of matrices looked up by row holds experts; a matrix is an embedding.
+                table = self.routed if values_of(argument)[0].dim() > 2 else self.rows
+                table[self.name(weight)] = None
+            else:
+                found[weight] = None
+        return list(found)
+
+    def _viewed_by(self, node: Node) -> Node | None:
+        """The weight that a node is, or is a view of. Several weights may share one storage."""
+        while node not in self._nodes:
+            shared = storages_of(node)
+            node = next((base for base in node.all_input_nodes if storages_of(base) & shared), None)
+            if node is None:
+                return None
+        return node
+
+
+def _looks_up_rows(node: Node, name: str, position: int) -> bool:
+    if node.target is torch.nn.functional.embedding or node.target is torch.nn.functional.embedding_bag:
+        return position == 1
+    return position == 0 and (name in _ROW_LOOKUPS or node.target is operator.getitem)

@@ -1,0 +1,112 @@
+"""What a prefetcher is created with. `Config.from_env` is the only reader of the environment in the package."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+AUTO_BUDGET = -1
+FORMS = ("auto", "bulk", "lines", "load")
+PLACEMENTS = ("auto", "launch_order", "side_stream")
+MIB = 1 << 20
+
+_GATE = "DSV41_L2_PREFETCH"
+_BUDGET = "DSV41_L2_PREFETCH_MB"
+_ALL_GATHER = "DSV41_L2_PREFETCH_AG"
+_FORM = "DSV41_L2_PREFETCH_FORM"
+_PLACEMENT = "DSV41_L2_PREFETCH_PLACEMENT"
+_MAX_TOKENS = "DSV41_L2_PREFETCH_MAX_TOKENS"
+
+
+def _reject(name: str, value: object, allowed: str) -> ValueError:
+    return ValueError(f"{name}: expected {allowed}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one prefetcher.
+
+    enabled: False installs nothing and launches nothing.
+    strict: the first frozen signature without a window raises at the end of its forward.
+    budget_bytes: at most this much of a window's weights is prefetched; -1 lets the library choose.
+    all_gather: whether all-gathers get windows.
+    form: auto, bulk, lines or load. placement: auto, launch_order or side_stream.
+    max_tokens: forwards with more tokens are left alone.
+    back_to_back: the caller says that a forward's prologue follows the last window of the one before it.
+    requested: the environment asked for prefetching (DSV41_L2_PREFETCH is 1 or strict); engines act only then.
+
+    Raises ValueError naming the field, the value and what is allowed.
+    """
+
+    enabled: bool = True
+    strict: bool = False
+    budget_bytes: int = AUTO_BUDGET
+    all_gather: bool = True
+    form: str = "auto"
+    placement: str = "auto"
+    max_tokens: int = 256
+    back_to_back: bool = False
+    requested: bool = False
+
+    def __post_init__(self) -> None:
+        if self.budget_bytes < AUTO_BUDGET:
+            raise _reject("budget_bytes", self.budget_bytes, "bytes >= 0, or -1 for auto")
+        if self.form not in FORMS:
+            raise _reject("form", self.form, "one of " + ", ".join(FORMS))
+        if self.placement not in PLACEMENTS:
+            raise _reject("placement", self.placement, "one of " + ", ".join(PLACEMENTS))
+        if self.max_tokens < 1:
+            raise _reject("max_tokens", self.max_tokens, "a whole number >= 1")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> Config:
+        """Reads the DSV41_L2_PREFETCH* variables; an unset or empty one keeps the default.
+
+        Raises ValueError naming the variable, the value and what is allowed.
+        """
+        gate = _choice(environ, _GATE, ("0", "1", "strict"), "")
+        return cls(
+            enabled=gate != "0",
+            strict=gate == "strict",
+            budget_bytes=_budget_bytes(environ),
+            all_gather=_choice(environ, _ALL_GATHER, ("0", "1"), "1") == "1",
+            form=_choice(environ, _FORM, FORMS, "auto"),
+            placement=_choice(environ, _PLACEMENT, PLACEMENTS, "auto"),
+            max_tokens=_max_tokens(environ),
+            requested=gate in ("1", "strict"),
+        )
+
+
+def _read(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name, "").strip()
+
+
+def _choice(environ: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
+    value = _read(environ, name)
+    if value and value not in allowed:
+        raise _reject(name, value, "one of " + ", ".join(allowed))
+    return value or default
+
+
+def _budget_bytes(environ: Mapping[str, str]) -> int:
+    value = _read(environ, _BUDGET)
+    if value in ("", "auto"):
+        return AUTO_BUDGET
+    try:
+        mib = float(value)
+    except ValueError:
+        mib = math.nan
+    if not (math.isfinite(mib) and 0 <= mib <= 1 << 20):
+        raise _reject(_BUDGET, value, "MiB a window (a number from 0 to 1048576), or auto")
+    return int(mib * MIB)
+
+
+def _max_tokens(environ: Mapping[str, str]) -> int:
+    value = _read(environ, _MAX_TOKENS)
+    if not value:
+        return Config.max_tokens
+    if not (value.isascii() and value.isdigit() and int(value) >= 1):
+        raise _reject(_MAX_TOKENS, value, "a whole number >= 1")
+    return int(value)

@@ -1,0 +1,1 @@
+"""Engines that this package hooks itself into. Importing it imports no engine."""

@@ -1,0 +1,278 @@
+"""SGLang: loaded by its plugin entry point `sglang.srt.plugins`; active when DSV41_L2_PREFETCH is 1 or strict.
+
+The functions are patched here and not through SGLang's HookRegistry: that one imports every target at once, in the parent
+and detokenizer processes too, logs and swallows a missing target, and cannot take hooks off.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..config import Config
+from . import b12x, b12x_targets, sglang_targets
+from .hooks import Wrapper
+from .install import Installation, install_targets, look
+from .reads import arguments, fp8_tensors, layer_tensors, readable
+from .session import BRACKETED, Session
+from .targets import version_of
+
+# Groups whose collectives lie between a decode forward's GEMMs. Not pp, world, dcp or data parallel ones.
+GROUPS = ("tp", "attention_tp", "shared_experts_tp", "moe_tp", "moe_ep")
+
+# SGLang's predicate -> our mode. Verify first: it also counts as an extend there.
+_MODES = (
+    ("is_target_verify", "target_verify"),
+    ("is_decode", "decode"),
+    ("is_draft_extend_v2", "draft_extend"),
+    ("is_draft_extend", "draft_extend"),
+)
+
+logger = logging.getLogger("dsv41_l2pf")
+_installed: tuple[Installation, Session] | None = None
+
+
+def mode_of(forward_batch: Any) -> str:
+    """Our word for the batch's forward mode, '' when it is not decode-like."""
+    mode = getattr(forward_batch, "forward_mode", None)
+    for predicate, word in _MODES:
+        ask = getattr(mode, predicate, None)
+        if ask is not None and ask():
+            return word
+    return ""
+
+
+def _bracket(session: Session, forward: Callable, model_of: Callable[[tuple], torch.nn.Module], first: int) -> Callable:
+    """`forward(input_ids, positions, forward_batch, ...)` as one forward. first: the position of input_ids."""
+
+    @functools.wraps(forward)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        # A compiled forward is bracketed by whoever calls it: see _capture_shape.
+        if torch.compiler.is_compiling():
+            return forward(*args, **kwargs)
+        batch = args[first + 2] if len(args) > first + 2 else kwargs.get("forward_batch")
+        input_ids = args[first] if len(args) > first else kwargs.get("input_ids")
+        mode = mode_of(batch)
+        if not mode or not isinstance(input_ids, torch.Tensor):
+            return forward(*args, **kwargs)
+        with session.forward(model_of(args), input_ids.shape[0], mode):
+            return forward(*args, **kwargs)
+
+    setattr(wrapped, BRACKETED, True)
+    return wrapped
+
+
+def bracket_model(session: Session, model: torch.nn.Module) -> None:
+    """Brackets this model's forward, unless a model inside it is bracketed by name."""
+    loaded = sys.modules.get(sglang_targets.DEEPSEEK_V4)
+    named = getattr(loaded, "DeepseekV4Model", None)
+    if named is not None and hasattr(named.forward, BRACKETED):
+        if any(isinstance(module, named) for module in model.modules()):
+            return
+    if not hasattr(model.forward, BRACKETED):
+        model.forward = _bracket(session, model.forward, lambda args: model, first=0)
+
+
+def _load_model(session: Session, installation: Installation) -> Wrapper:
+    def wrapper(load_model: Callable) -> Callable:
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = load_model(self, *args, **kwargs)
+            if session.config.strict and installation.hooks and installation.hooks.failed:
+                raise SystemExit(f"dsv41_l2pf (strict): {installation.summary()}")
+            bracket_model(session, self.model)
+            logger.info("dsv41_l2pf: %s; model %s", installation.summary(), type(self.model).__name__)
+            return result
+
+        return wrapped
+
+    return wrapper
+
+
+def _capture_shape(session: Session) -> Wrapper:
+    def wrapper(capture: Callable) -> Callable:
+        def wrapped(self: Any, size: int, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+            names = ("stream_idx", "variant_label", "attention_variant")
+            given = {**dict(zip(names, args)), **kwargs}
+            variant = "-".join(f"{given[name]}" for name in names if given.get(name) is not None)
+            model = self.model_runner.model
+            if forward != model.forward:
+                # Under --enable-torch-compile this is the compiled forward, and nothing in it can bracket itself.
+                forward = _bracket(session, forward, lambda _args: model, first=0)
+            with session.variant(variant):
+                return capture(self, size, forward, *args, **kwargs)
+
+        return wrapped
+
+    return wrapper
+
+
+def _in_group(args: tuple, kwargs: dict) -> bool:
+    return str(getattr(args[0], "unique_name", "")).split(":")[0] in GROUPS
+
+
+def _has_peers(args: tuple, kwargs: dict) -> bool:
+    return _in_group(args, kwargs) and args[0].world_size > 1
+
+
+def _first_input(args: tuple, kwargs: dict) -> Any:
+    return args[1] if len(args) > 1 else kwargs["input_"]
+
+
+def _gathered_input(args: tuple, kwargs: dict) -> Any:
+    return args[2] if len(args) > 2 else kwargs["input"]
+
+
+def _around(context: Callable[[], Any]) -> Wrapper:
+    def wrapper(function: Callable) -> Callable:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with context():
+                return function(*args, **kwargs)
+
+        return wrapped
+
+    return wrapper
+
+
+def _concerns_weights(request: Any) -> bool:
+    tags = getattr(request, "tags", None)
+    return not tags or "weights" in tags
+
+
+def _sleep(session: Session) -> Wrapper:
+    def wrapper(release: Callable) -> Callable:
+        def wrapped(self: Any, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
+            pauses = _concerns_weights(recv_req)
+            if pauses:
+                session.pause()
+            try:
+                return release(self, recv_req, *args, **kwargs)
+            except BaseException:
+                if pauses:
+                    session.resume()
+                raise
+
+        return wrapped
+
+    return wrapper
+
+
+def _wake(session: Session) -> Wrapper:
+    def wrapper(resume: Callable) -> Callable:
+        def wrapped(self: Any, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
+            result = resume(self, recv_req, *args, **kwargs)
+            if _concerns_weights(recv_req):
+                session.resume()
+            return result
+
+        return wrapped
+
+    return wrapper
+
+
+def _before(action: Callable[[], None]) -> Wrapper:
+    def wrapper(function: Callable) -> Callable:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            action()
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    return wrapper
+
+
+def _after(action: Callable[[], None]) -> Wrapper:
+    def wrapper(function: Callable) -> Callable:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                action()
+
+        return wrapped
+
+    return wrapper
+
+
+def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrapper]:
+    def collective(kind: str, input_of: Callable, accepts: Callable) -> Wrapper:
+        return lambda function: session.collective(function, kind, input_of, accepts)
+
+    def reading(reads: Callable) -> Wrapper:
+        return lambda function: session.reading(function, reads)
+
+    def layer_of(args: tuple, kwargs: dict) -> Any:
+        return args[1] if len(args) > 1 else kwargs["layer"]
+
+    def fp8(args: tuple, kwargs: dict) -> list[torch.Tensor]:
+        return fp8_tensors(args[0], layer_of(args, kwargs), args[2] if len(args) > 2 else kwargs["x"])
+
+    def lm_head(args: tuple, kwargs: dict) -> list[torch.Tensor]:
+        return layer_tensors(args[2] if len(args) > 2 else kwargs["lm_head"])
+
+    return {
+        "load_model": _load_model(session, installation),
+        "model_forward": lambda function: _bracket(session, function, lambda args: args[0], first=1),
+        "capture_shape": _capture_shape(session),
+        "dummy": _around(session.suspended),
+        "all_reduce": collective("all_reduce", _first_input, _has_peers),
+        "all_reduce_body": collective("all_reduce", _first_input, _in_group),
+        "all_gather": collective("all_gather", _first_input, _has_peers),
+        "all_gather_into": collective("all_gather", _gathered_input, _in_group),
+        "linear": reading(lambda args, kwargs: layer_tensors(layer_of(args, kwargs))),
+        "fp8_linear": reading(fp8),
+        "mxfp8_function": reading(arguments(1, 2, names=("weight", "weight_scale"))),
+        "gate": reading(lambda args, kwargs: readable((args[0].weight,))),
+        "second_argument": reading(arguments(1, names=("w",))),
+        "wo_a": reading(arguments(1, names=("wo_a",))),
+        "wo_a_fp8": reading(arguments(2, 3, names=("weight", "weight_scale"))),
+        "second_weight": reading(arguments(1, names=("weight",))),
+        "lm_head": reading(lm_head),
+        "update": _around(session.update),
+        "recapture": _around(session.resumed),
+        "pause": _before(session.pause),
+        "resume": _after(session.resume),
+        "sleep": _sleep(session),
+        "wake": _wake(session),
+        **b12x.wrappers(session),
+    }
+
+
+def register() -> None:
+    """The plugin's entry point. Does nothing unless asked for; a second call does nothing.
+
+    Raises SystemExit in strict mode when a function of SGLang is not as expected.
+    """
+    global _installed
+    if _installed is not None:
+        return
+    try:
+        config = Config.from_env()
+    except ValueError as error:
+        logger.error("dsv41_l2pf: prefetching is off: %s", error)
+        return
+    if not config.requested:
+        return
+    targets = sglang_targets.TARGETS + (b12x_targets.TARGETS if b12x.is_available() else ())
+    session = Session(config, logger)
+    installation = look("sglang", version_of("sglang"), targets, sglang_targets.ESSENTIAL)
+    install_targets(installation, _wrappers(session, installation), logger, strict=config.strict)
+    _installed = (installation, session)
+
+
+def session() -> Session | None:
+    """The session of this process, None when the plugin is not active."""
+    return None if _installed is None else _installed[1]
+
+
+def unregister() -> None:
+    """Takes every hook off again, but not the brackets of models that were loaded meanwhile."""
+    global _installed
+    if _installed is not None and _installed[0].hooks is not None:
+        _installed[0].hooks.remove()
+        _installed[1].off = "the plugin was unregistered"
+    _installed = None

@@ -1,0 +1,235 @@
+"""The object a user holds: it owns a prefetcher of the library, and hooks models or brackets forwards by hand."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .attachment import Attachment
+from .config import Config
+from .report import Report
+from .windows import Windows, first_tensor
+
+_model_ids = itertools.count(1)  # id() of a dead model can be reused by a living one, these cannot
+
+
+class Prefetcher:
+    """Learns which weights follow which collective, and prefetches them in the window of that collective.
+
+    config: the settings; None reads the environment (`Config.from_env`).
+
+    `attach` hooks a model's forward; for models that it cannot watch, bracket by hand:
+
+        with prefetcher.forward(num_tokens):
+            with prefetcher.collective(x, "all_reduce"):
+                dist.all_reduce(x)
+            torch.ops.dsv41.record_weight([w])
+            y = x @ w
+    """
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = Config.from_env() if config is None else config
+        self.reason = ""
+        self.skipped: set[str] = set()
+        self.windows = Windows()
+        self.handle = 0
+        self._attachment_ref: weakref.ref[Attachment] | None = None
+        self._model_ids: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+        self._default_model_id = next(_model_ids)
+        if not self.config.enabled:
+            self.reason = "off: DSV41_L2_PREFETCH=0" if config is None else "off: Config(enabled=False)"
+            return
+        self.handle = torch.ops.dsv41.create_prefetcher(
+            self.config.budget_bytes,
+            self.config.all_gather,
+            self.config.form,
+            self.config.placement,
+            self.config.max_tokens,
+            self.config.back_to_back,
+            self.config.strict,
+        )
+        # Not at exit: the process frees everything then, and the operators may be gone before this runs.
+        weakref.finalize(self, torch.ops.dsv41.destroy_prefetcher, self.handle).atexit = False
+
+    @property
+    def _attachment(self) -> Attachment | None:
+        # The hook on the model owns it, so that a prefetcher does not keep the weights of a dropped model alive.
+        return None if self._attachment_ref is None else self._attachment_ref()
+
+    def model_id(self, model: torch.nn.Module | None = None) -> int:
+        """The number that signatures know `model` by; without a model, that of the prefetcher's unnamed model."""
+        if model is None:
+            attachment = self._attachment
+            return self._default_model_id if attachment is None else attachment.model_id
+        if model not in self._model_ids:
+            self._model_ids[model] = next(_model_ids)
+        return self._model_ids[model]
+
+    @contextmanager
+    def forward(
+        self, num_tokens: int, mode: str = "decode", model: torch.nn.Module | None = None
+    ) -> Iterator[bool]:
+        """Brackets one forward of `num_tokens` tokens. Yields whether it counts: nested, larger or other modes do not.
+
+        Raises RuntimeError in strict mode when a frozen signature has no window, after the forward is over; never in
+        place of an exception of the model.
+        """
+        if not self.handle or self.windows.error:
+            yield False
+            return
+        counts = torch.ops.dsv41.begin_forward(self.handle, self.model_id(model), num_tokens, mode)
+        try:
+            yield counts
+        except BaseException:
+            torch.ops.dsv41.abort_forward()
+            raise
+        torch.ops.dsv41.end_forward()
+
+    @contextmanager
+    def collective(self, input: torch.Tensor, kind: str) -> Iterator[None]:
+        """Brackets one collective of `kind` on `input`; a no-op outside a forward."""
+        if not self.handle:
+            yield
+            return
+        opened = self.windows.open(input, kind)
+        try:
+            yield
+        finally:
+            if opened:
+                self.windows.close(input)
+
+    def wrap_collective(
+        self,
+        fn: Callable,
+        kind: str,
+        *,
+        input_of: Callable[..., torch.Tensor] | None = None,
+        accepts: Callable[..., bool] | None = None,
+    ) -> Callable:
+        """`fn` with every call bracketed as a collective of `kind`.
+
+        input_of(*args, **kwargs): the tensor that is sent; the first tensor argument when None.
+        accepts(*args, **kwargs): whether the transport takes the call; one that it declines, or for which `accepts`
+        raises, is not numbered. A `stream` keyword holding a torch.cuda.Stream is the stream that the window is on.
+        """
+        if not self.handle:
+            return fn
+
+        def sent(args: tuple, kwargs: dict) -> torch.Tensor | None:
+            try:
+                if accepts is not None and not accepts(*args, **kwargs):
+                    return None
+                return first_tensor((*args, *kwargs.values()) if input_of is None else input_of(*args, **kwargs))
+            except Exception:  # noqa: BLE001  fn is the one to complain about its arguments
+                return None
+
+        @functools.wraps(fn)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            data = sent(args, kwargs)
+            if data is None:
+                return fn(*args, **kwargs)
+            stream = kwargs.get("stream")
+            # torch.cuda.stream(None) leaves the current stream as it is.
+            stream = stream if isinstance(stream, torch.cuda.Stream) else None
+            with torch.cuda.stream(stream):
+                opened = self.windows.open(data, kind)
+            result = fn(*args, **kwargs)
+            if opened:
+                output = first_tensor(result)
+                with torch.cuda.stream(stream):
+                    self.windows.close(data if output is None else output)
+            return result
+
+        return wrapped
+
+    def attach(self, model: torch.nn.Module, mode: str = "decode") -> None:
+        """Hooks `model`'s forward; see `dsv41_l2pf.attach`."""
+        if self._attachment is not None:
+            raise ValueError("this prefetcher is attached to a model already: detach() it, or make another one")
+        if self.handle:
+            self._attachment_ref = weakref.ref(Attachment(self, model, mode))
+
+    def detach(self) -> None:
+        """Takes the hook off the model again and forgets what was learned; a second call does nothing."""
+        attachment = self._attachment
+        if attachment is not None:
+            attachment.remove()
+            self._attachment_ref = None
+            self.invalidate()
+
+    def invalidate(self) -> None:
+        """Brings every signature back to unlearned and lets go of the weights: call it when weights were replaced."""
+        if self.handle:
+            torch.ops.dsv41.invalidate(self.handle)
+
+    def set_window(
+        self,
+        collective_index: int,
+        *,
+        num_tokens: int,
+        mode: str = "decode",
+        budget_bytes: int = -1,
+        form: str = "",
+        model: torch.nn.Module | None = None,
+    ) -> None:
+        """Changes one learned window, in live graphs too. budget_bytes 0: off, -1: as configured. form "": kept."""
+        if self.handle:
+            model_id = self.model_id(model)
+            torch.ops.dsv41.set_window(
+                self.handle, model_id, num_tokens, mode, collective_index, budget_bytes, form
+            )
+
+    def plan_segments(
+        self, num_tokens: int, mode: str = "decode", model: torch.nn.Module | int | None = None
+    ) -> list[tuple[int, int, int]]:
+        """The plan of one signature: (collective_index, address, num_bytes) in reading order, not cut by the budget.
+
+        model: the module, or the number that `status` shows for it.
+        """
+        if not self.handle:
+            return []
+        model_id = model if isinstance(model, int) else self.model_id(model)
+        flat = torch.ops.dsv41.plan_segments(self.handle, model_id, num_tokens, mode)
+        return list(zip(flat[0::3], flat[1::3], flat[2::3]))
+
+    def weight_name(self, address: int) -> str:
+        """The qualified name of the attached model's weight at `address`, else the address in hexadecimal."""
+        attachment = self._attachment
+        return hex(address) if attachment is None else attachment.weights.name_at(address)
+
+    def status(self) -> dict:
+        """What the library knows of this prefetcher, and: attached, reason (why it is off, or ''), skipped_weights."""
+        everything = json.loads(torch.ops.dsv41.status())
+        mine = [entry for entry in everything["prefetchers"] if entry["prefetcher"] == self.handle]
+        return {
+            **(mine[0] if mine else {"prefetcher": self.handle, "signatures": []}),
+            "version": everything["version"],
+            "enabled": self.config.enabled,
+            "attached": self._attachment is not None,
+            "reason": self.reason or self.windows.error,
+            "skipped_weights": sorted(self.skipped),
+        }
+
+    def report(self) -> Report:
+        """The signatures and the windows of the largest plan, for `print` and for rich."""
+        return Report(self)
+
+
+def attach(model: torch.nn.Module, config: Config | None = None, *, mode: str = "decode") -> Prefetcher:
+    """Hooks the forward of `model`, this instance only, so that its forwards are learned and prefetched.
+
+    config: the settings; None reads the environment. With DSV41_L2_PREFETCH=0 nothing is installed and the
+    prefetcher's status says so. mode: decode, target_verify or draft_extend, optionally with a /variant.
+
+    Raises ValueError when `model` is attached already, and when `mode` is not decode-like.
+    """
+    prefetcher = Prefetcher(config)
+    prefetcher.attach(model, mode)
+    return prefetcher

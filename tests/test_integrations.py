@@ -1,0 +1,494 @@
+"""The engines' hooks against fake modules that have the import shapes of the real ones; no engine is needed."""
+
+import functools
+import logging
+import sys
+import textwrap
+import threading
+import types
+
+import pytest
+import torch
+
+import dsv41_l2pf
+from dsv41_l2pf.config import Config
+from dsv41_l2pf.integrations import b12x_targets, sglang_targets, targets
+from dsv41_l2pf.integrations.hooks import Hooks, PostImport
+from dsv41_l2pf.integrations.install import Installation, install_targets
+from dsv41_l2pf.integrations.reads import fp8_tensors, layer_tensors
+from dsv41_l2pf.integrations.session import Session
+from dsv41_l2pf.integrations.targets import Finding, Target, look_at, look_at_all, source_parameters
+
+LOGGER = logging.getLogger("dsv41_l2pf")
+MIB = 1 << 20
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """Writes a package of fake modules, makes it importable, and forgets it afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+
+    def write(**sources):
+        package = tmp_path / "fake_engine"
+        package.mkdir(exist_ok=True)
+        (package / "__init__.py").touch()
+        for name, source in sources.items():
+            (package / f"{name}.py").write_text(textwrap.dedent(source))
+        return package
+
+    yield write
+    for name in set(sys.modules) - before:
+        if name.startswith("fake_engine"):
+            del sys.modules[name]
+
+
+def target(name, parameters=("x",), module="fake_engine.ops", part="part", role="double", **kwargs):
+    return Target(part, role, module, name, tuple(parameters), kwargs.pop("uses", len(parameters)), **kwargs)
+
+
+def double(function):
+    return lambda *args, **kwargs: 2 * function(*args, **kwargs)
+
+
+OPS = """
+    import functools
+    def scale(x, factor=1): return x * factor
+    bound = functools.partial(scale, factor=10)
+    class Method:
+        def apply(self, x): return x
+        @staticmethod
+        def fixed(x): return x
+"""
+
+
+def test_a_hook_reaches_names_that_were_imported_before(fake):
+    fake(ops=OPS, user="from .ops import scale\nfrom .ops import scale as other, bound\n")
+    import fake_engine.user as user
+
+    hooks = Hooks(LOGGER)
+    hooks.add(target("scale"), double)
+    assert [user.scale(1), user.other(1), user.bound(1)] == [2, 2, 20]
+    hooks.remove()
+    assert [user.scale(1), user.other(1), user.bound(1)] == [1, 1, 10]
+
+
+def test_a_hook_waits_for_its_module_and_comes_before_its_importers(fake):
+    fake(ops=OPS, user="from .ops import scale, Method\n")
+    hooks = Hooks(LOGGER)
+    hooks.add(target("scale"), double)
+    hooks.add(target("Method.apply"), double)
+    assert "fake_engine.ops" not in sys.modules
+    import fake_engine.user as user
+
+    assert user.scale(3) == 6 and user.Method().apply(3) == 6
+    assert user.scale.__module__ == "fake_engine.ops"
+    hooks.remove()
+    assert not any(isinstance(finder, PostImport) for finder in sys.meta_path)
+
+
+def test_a_static_method_stays_one_and_an_inherited_one_goes_away_again(fake):
+    fake(ops=OPS + "    class Child(Method): pass\n")
+    import fake_engine.ops as ops
+
+    hooks = Hooks(LOGGER)
+    hooks.add(target("Method.fixed"), double)
+    hooks.add(target("Child.apply"), double)
+    assert ops.Method.fixed(2) == ops.Method().fixed(2) == 4
+    assert (ops.Child().apply(2), ops.Method().apply(2)) == (4, 2)
+    hooks.remove()
+    assert "apply" not in vars(ops.Child) and ops.Method.fixed(2) == 2
+
+
+def test_a_function_that_somebody_wrapped_later_keeps_our_hook(fake, caplog):
+    fake(ops=OPS)
+    import fake_engine.ops as ops
+
+    hooks = Hooks(LOGGER)
+    hooks.add(target("scale"), double)
+    ours = ops.scale
+    ops.scale = functools.wraps(ours)(lambda x: ours(x) + 1)
+    hooks.remove()
+    assert ops.scale(1) == 3 and "was wrapped after us" in caplog.text
+
+
+def test_a_module_that_fails_to_import_says_its_own_error(fake):
+    fake(ops="raise ImportError('no such library')\n")
+    hooks = Hooks(LOGGER)
+    hooks.add(target("scale"), double)
+    with pytest.raises(ImportError, match="no such library"):
+        import fake_engine.ops  # noqa: F401
+    hooks.remove()
+
+
+# -- verification -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_what_a_target_looks_like(fake, loaded):
+    fake(ops=OPS)
+    if loaded:
+        import fake_engine.ops  # noqa: F401
+    assert look_at(target("scale", ("x", "factor"))) == Finding(target("scale", ("x", "factor")), ("x", "factor"))
+    assert look_at(target("Method.apply", ("self", "x"))).problem == ""
+    assert look_at(target("Method.run")).problem == "fake_engine.ops.Method.run is missing"
+    assert look_at(target("run", module="fake_engine.none")).problem == "fake_engine.none is missing"
+    changed = look_at(target("scale", ("y", "factor")))
+    assert changed.problem == "fake_engine.ops.scale: expected parameters (y, factor, ...), got (x, factor)"
+    newer = look_at(target("scale", ("x",)))
+    assert newer.changed and not newer.problem
+    assert ("fake_engine.ops" in sys.modules) == loaded
+
+
+def test_headers_are_read_without_parsing_the_file(tmp_path):
+    source = tmp_path / "m.py"
+    source.write_text(
+        "class A:\n    def f(self, x):\n        pass\n"
+        "if True:\n    async def g(a, *, b: dict[str, int] = {':': 1},  # ):\n            **kw) -> int:\n        pass\n"
+        "class B(A):\n    @staticmethod\n    def f(\n        y=(1, 2),\n        *rest,\n    ): return 1\n"
+    )
+    assert source_parameters(source, "A.f") == ("self", "x")
+    assert source_parameters(source, "B.f") == ("y", "rest")
+    assert source_parameters(source, "g") == ("a", "b", "kw")
+    assert source_parameters(source, "A.g") is None and source_parameters(source, "C.f") is None
+
+
+def test_a_part_with_a_missing_target_is_off_and_said_so(fake, caplog):
+    fake(ops=OPS)
+    import fake_engine.ops as ops
+
+    table = (
+        target("scale", part="one"),
+        target("gone", part="two"),
+        target("Method.apply", ("self", "x"), part="two"),
+        target("older", part="one", optional=True),
+    )
+    installation = Installation("fake", "1.0", look_at_all(table))
+    hooks = install_targets(installation, {"double": double}, LOGGER, strict=False)
+    assert ops.scale(1) == 2 and ops.Method().apply(1) == 1
+    assert installation.summary() == "fake 1.0: 2 of 3 targets; off: two (fake_engine.ops.gone is missing)"
+    assert installation.summary() in caplog.text
+    hooks.remove()
+
+
+def test_strict_stops_the_process_and_an_essential_part_switches_all_off(fake):
+    fake(ops=OPS)
+    import fake_engine.ops as ops
+
+    table = (target("scale", part="one"), target("gone", part="two"))
+    installation = Installation("fake", "1.0", look_at_all(table), essential=("two",))
+    with pytest.raises(SystemExit, match=r"\(strict\).*fake_engine.ops.gone is missing"):
+        install_targets(installation, {"double": double}, LOGGER, strict=True)
+    install_targets(installation, {"double": double}, LOGGER, strict=False)
+    assert installation.is_off and ops.scale(1) == 1
+    assert "prefetching is off, since it needs: fake_engine.ops.gone is missing" in installation.summary()
+
+
+@pytest.mark.parametrize("table", [sglang_targets, b12x_targets])
+def test_tables_are_consistent(table):
+    from dsv41_l2pf.integrations.install import ASKED
+    from dsv41_l2pf.integrations.sglang import _wrappers
+
+    roles = _wrappers(Session(Config(), LOGGER), None).keys()
+    assert len({t.path for t in table.TARGETS}) == len(table.TARGETS)
+    for t in table.TARGETS:
+        assert 0 <= t.uses <= len(t.parameters), t.path
+        assert t.role == ASKED or t.role in roles, t.path
+        assert t.name.count(".") == ("self" in t.parameters), t.path
+
+
+# -- session ------------------------------------------------------------------------------------------------------------
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, rows=256):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(rows, 256), requires_grad=False)
+
+
+class Engine:
+    """A fake engine: a group, linear methods, a model; its collectives call their bodies as SGLang's do."""
+
+    def __init__(self, session):
+        self.session, self.world_size, self.calls = session, 2, []
+        self.layers = torch.nn.ModuleList(Layer() for _ in range(4))
+        self.body = session.collective(self._body, "all_reduce", lambda a, k: a[0])
+        self.all_reduce = session.collective(self._outer, "all_reduce", lambda a, k: a[0], lambda a, k: self.world_size > 1)
+        self.linear = session.reading(lambda layer, x: x @ layer.weight, lambda a, k: layer_tensors(a[0]))
+
+    def _body(self, x):
+        self.calls.append("body")
+        return x
+
+    def _outer(self, x):
+        return self.body(x) if self.world_size > 1 else x
+
+    def run(self, tokens=4, mode="decode", steps=None):
+        with self.session.forward(self.layers, tokens, mode):
+            x = torch.ones(tokens, 256)
+            for layer in self.layers:
+                x = self.all_reduce(self.linear(layer, x))
+                if steps:
+                    steps()
+        return x
+
+
+@pytest.fixture
+def engine():
+    return Engine(Session(Config(form="load"), LOGGER))
+
+
+def signatures(session):
+    return session.prefetcher.status()["signatures"]
+
+
+def test_nested_collectives_count_once_and_plans_hold_what_follows(engine):
+    engine.run()
+    engine.run()
+    (signature,) = signatures(engine.session)
+    assert (signature["num_collectives"], signature["num_windows"], signature["num_launched"]) == (4, 3, 3)
+    segments = engine.session.prefetcher.plan_segments(4, model=engine.layers)
+    assert segments == [(k, engine.layers[k + 1].weight.data_ptr(), 256 * 256 * 4) for k in range(3)]
+
+
+def test_a_group_of_one_and_calls_outside_a_forward_are_not_numbered(engine):
+    engine.all_reduce(torch.ones(1))
+    engine.world_size = 1
+    engine.run()
+    assert signatures(engine.session)[0]["num_collectives"] == 0
+
+
+def test_a_nested_forward_belongs_to_the_outer_one(engine):
+    inner = Engine(engine.session)
+    engine.run(steps=None)
+    with engine.session.forward(engine.layers, 4, "decode"):
+        inner.run()
+    assert len(signatures(engine.session)) == 1
+
+
+def test_dummy_runs_are_not_learned_and_variants_are_kept_apart(engine):
+    with engine.session.suspended():
+        engine.run()
+    assert signatures(engine.session) == []
+    engine.run()
+    with engine.session.variant("lora"):
+        engine.run()
+    assert sorted(s["mode"] for s in signatures(engine.session)) == ["decode", "decode/lora"]
+
+
+def test_a_collective_that_raises_leaves_the_next_one_whole(engine):
+    def fails(x):
+        raise RuntimeError("peer gone")
+
+    broken = engine.session.collective(fails, "all_reduce", lambda a, k: a[0])
+    with engine.session.forward(engine.layers, 4, "decode"):
+        with pytest.raises(RuntimeError, match="peer gone"):
+            broken(torch.ones(1))
+        engine.all_reduce(torch.ones(1))
+    with pytest.raises(RuntimeError, match="peer gone"):
+        with engine.session.forward(engine.layers, 4, "decode"):
+            broken(torch.ones(1))
+    engine.run()
+    engine.run()
+    assert signatures(engine.session)[0]["num_launched"] == 3
+
+
+def test_another_thread_is_not_in_this_forward(engine):
+    seen = []
+    with engine.session.forward(engine.layers, 4, "decode"):
+        thread = threading.Thread(target=lambda: seen.append(engine.session.in_forward))
+        thread.start()
+        thread.join()
+        assert engine.session.in_forward
+    assert seen == [False] and not engine.session.in_forward
+
+
+def test_side_stream_weights_come_after_the_main_streams(engine, monkeypatch):
+    stream = ["main"]
+    monkeypatch.setattr("dsv41_l2pf.integrations.session.cuda_in_use", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream[0])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    side, main = Layer(), Layer()
+    x = torch.ones(4, 256)
+    with engine.session.forward(engine.layers, 4, "decode"):
+        engine.all_reduce(x)
+        stream[0] = "side"
+        engine.linear(side, x)
+        stream[0] = "main"
+        engine.linear(main, x)
+        engine.all_reduce(x)
+    segments = engine.session.prefetcher.plan_segments(4, model=engine.layers)
+    assert [address for _, address, _ in segments] == [main.weight.data_ptr(), side.weight.data_ptr()]
+
+
+def test_an_update_in_place_pauses_and_resumes(engine):
+    engine.run()
+    (before,) = signatures(engine.session)
+    with engine.session.update():
+        assert all(w["budget_bytes"] == 0 for w in signatures(engine.session)[0]["windows"])
+        engine.run()
+        engine.layers[1].weight.copy_(torch.ones(256, 256))
+    (after,) = signatures(engine.session)
+    assert [w["budget_bytes"] for w in after["windows"]] == [w["budget_bytes"] for w in before["windows"]]
+    assert (after["state"], after["num_eager"]) == ("planned", 1)
+
+
+def test_an_update_that_moves_weights_drops_the_plans(engine, caplog):
+    engine.run()
+    with engine.session.update(), engine.session.update():
+        engine.layers[1].weight = torch.nn.Parameter(torch.ones(256, 256), requires_grad=False)
+    assert signatures(engine.session)[0]["state"] == "unlearned" and "weights were replaced" in caplog.text
+    engine.run()
+    assert signatures(engine.session)[0]["state"] == "planned"
+
+
+def test_a_capture_inside_an_update_sees_the_windows(engine):
+    engine.run()
+    with engine.session.update():
+        with engine.session.resumed():
+            engine.run()
+        assert all(w["budget_bytes"] == 0 for w in signatures(engine.session)[0]["windows"])
+    assert signatures(engine.session)[0]["num_eager"] == 2
+    assert all(w["budget_bytes"] > 0 for w in signatures(engine.session)[0]["windows"])
+
+
+def test_the_plan_is_logged_once(engine, caplog):
+    caplog.set_level(logging.INFO)
+    for _ in range(3):
+        engine.run()
+    lines = [r.getMessage() for r in caplog.records if "learned" in r.getMessage()]
+    assert lines == ["dsv41_l2pf: learned tokens=4 mode=decode: 4 collectives, 3 windows, 0.75 MiB planned"]
+
+
+# -- what a kernel reads ------------------------------------------------------------------------------------------------
+
+
+def named(**tensors):
+    layer = torch.nn.Module()
+    for name in tensors:
+        layer.register_parameter(name, torch.nn.Parameter(torch.zeros(4), requires_grad=False))
+    return layer
+
+
+def backend(word):
+    return types.SimpleNamespace(**{f"is_{word}": lambda: True})
+
+
+@pytest.mark.parametrize(
+    ("method", "x", "read"),
+    [
+        (dict(use_mxfp8=True, mxfp8_dense_backend=backend("flashinfer_cutlass")), None, "weight_scale_inv_swizzled"),
+        (dict(use_mxfp8=True, mxfp8_dense_backend=backend("flashinfer_cutedsl")), None, "weight_scale_inv_swizzled"),
+        (dict(use_mxfp8=True, mxfp8_dense_backend=backend("flashinfer_trtllm")), None, "weight_scale_inv_shuffled"),
+        (dict(use_mxfp8=True, mxfp8_dense_backend=backend("deep_gemm")), None, "weight_scale_inv_deepgemm"),
+        (dict(use_mxfp8=True, mxfp8_dense_backend=backend("triton")), None, "weight_scale_inv"),
+        (dict(use_mxfp8=True), None, "weight_scale_inv_swizzled"),
+        (
+            dict(use_mxfp8=True, mxfp8_dense_backend=backend("flashinfer_cutlass")),
+            (0, torch.zeros(1, dtype=torch.int32)),
+            "weight_scale_inv_deepgemm",
+        ),
+        (dict(block_fp8_as_mxfp8=True, block_quant=True), (0, torch.zeros(1)), "weight_scale_inv"),
+        (dict(block_quant=True), None, "weight_scale_inv"),
+        (dict(use_marlin=True), None, "weight_scale"),
+        (dict(), None, "weight_scale"),
+    ],
+)
+def test_the_scale_that_an_fp8_linear_reads(method, x, read):
+    names = "weight weight_scale weight_scale_inv weight_scale_inv_swizzled weight_scale_inv_shuffled".split()
+    layer = named(**dict.fromkeys([*names, "weight_scale_inv_deepgemm"]))
+    layer.block_fp8_mxfp8_ready = True
+    tensors = fp8_tensors(types.SimpleNamespace(**method), layer, x)
+    assert [t.data_ptr() for t in tensors] == [layer.weight.data_ptr(), getattr(layer, read).data_ptr()]
+
+
+def test_a_twin_is_read_in_place_of_the_weight():
+    layer = named(weight=0, weight_scale_inv=0)
+    layer._block_fp8_bf16_weight = torch.zeros(8)
+    method = types.SimpleNamespace(block_quant=True)
+    assert [t.data_ptr() for t in fp8_tensors(method, layer, None)] == [layer._block_fp8_bf16_weight.data_ptr()]
+
+
+def test_other_layers_are_read_with_their_prepared_copies():
+    layer = named(weight=0, weight_scale=0, weight_scale_interleaved=0, alpha=0, bias=0, input_scale=0)
+    assert [t.data_ptr() for t in layer_tensors(layer)] == [
+        getattr(layer, name).data_ptr() for name in ("weight", "weight_scale_interleaved", "alpha")
+    ]
+
+
+def test_tensors_that_the_operators_refuse_are_left_out():
+    layer = torch.nn.Module()
+    layer.weight = torch.nn.Parameter(torch.zeros(4, device="meta"), requires_grad=False)
+    layer.scale = torch.nn.Parameter(torch.zeros(0), requires_grad=False)
+    assert layer_tensors(layer) == []
+
+
+# -- b12x ---------------------------------------------------------------------------------------------------------------
+
+ROCE = """
+    class RoceOneshotAllReduce:
+        closed, eligible = False, True
+        def should_allreduce(self, inp):
+            if self.closed: raise RuntimeError("RoCE runtime is closed")
+            return self.eligible
+        def should_all_gather(self, inp, dim=-1): return self.eligible
+        def all_reduce(self, inp, *, out=None, stream=None, plan, future=0):
+            if not self.eligible: raise ValueError("not eligible")
+            return (inp, plan, future)[0]
+        def all_gather(self, inp, *, dim=-1, out=None, stream=None, plan): return inp
+"""
+
+
+@pytest.fixture
+def roce(tmp_path, monkeypatch):
+    from dsv41_l2pf.integrations import b12x, targets as module
+
+    for folder in ("b12x", "b12x/comm", "b12x/comm/roce"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").touch()
+    (tmp_path / "b12x/comm/roce/roce_oneshot.py").write_text(textwrap.dedent(ROCE))
+    monkeypatch.syspath_prepend(tmp_path)
+    module.source_of.cache_clear()
+    yield b12x
+    b12x.uninstall()
+    module.source_of.cache_clear()
+    for name in [name for name in sys.modules if name == "b12x" or name.startswith("b12x.")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("first", ["import", "install"])
+def test_b12x_windows(roce, first):
+    prefetcher = dsv41_l2pf.Prefetcher(Config(form="load"))
+    if first == "import":
+        import b12x.comm.roce.roce_oneshot as module
+    assert roce.install(prefetcher) is prefetcher is roce.install()
+    import b12x.comm.roce.roce_oneshot as module
+
+    runtime, x, weight = module.RoceOneshotAllReduce(), torch.ones(64), torch.zeros(1024)
+    runtime.all_reduce(x, plan=1)
+    for _ in range(2):
+        with prefetcher.forward(1):
+            assert runtime.all_reduce(inp=x, plan=1, future=2) is x
+            torch.ops.dsv41.record_weight([weight])
+            runtime.all_gather(x, dim=0, plan=1)
+            runtime.eligible = False
+            with pytest.raises(ValueError, match="not eligible"):
+                runtime.all_reduce(x, plan=1)
+            runtime.eligible, runtime.closed = True, True
+            runtime.all_reduce(x, plan=1)
+            runtime.closed = False
+    (signature,) = prefetcher.status()["signatures"]
+    assert (signature["num_collectives"], signature["num_windows"]) == (2, 1)
+    assert [w["kind"] for w in signature["windows"]] == ["all_reduce"]
+    roce.uninstall()
+    assert not hasattr(module.RoceOneshotAllReduce.all_reduce, "__wrapped__")
+
+
+def test_b12x_that_is_not_there_or_not_as_expected(roce, tmp_path):
+    (tmp_path / "b12x/comm/roce/roce_oneshot.py").write_text("class RoceOneshotAllReduce: pass\n")
+    with pytest.raises(ImportError, match="RoceOneshotAllReduce.all_reduce is missing"):
+        roce.install(dsv41_l2pf.Prefetcher(Config()))
+    (tmp_path / "b12x/comm/roce/roce_oneshot.py").unlink()
+    targets.source_of.cache_clear()
+    with pytest.raises(ImportError, match="pip install b12x"):
+        roce.install()
