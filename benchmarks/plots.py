@@ -1,0 +1,111 @@
+"""The pictures: they read in grey, by hatch and marker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first: there is no screen)
+
+from .common import Document  # noqa: E402
+
+# arm -> grey, hatch
+_LOOK = {
+    "null": ("1.0", ""),
+    "empty": ("1.0", ".."),
+    "seed": ("0.85", "//"),
+    "bulk_4k": ("0.85", "\\\\"),
+    "paced_load": ("0.85", "xx"),
+    "ours_auto": ("0.5", ""),
+    "ours_tuned": ("0.2", ""),
+    "ideal": ("1.0", "oo"),
+}
+_MARKERS = {
+    "seed": ("v", ":"),
+    "bulk_4k": ("^", ":"),
+    "paced_load": ("s", ":"),
+    "ours_bulk": ("+", "--"),
+    "ours_lines": ("x", "--"),
+    "ours_load": ("D", "--"),
+    "ours_load_both": ("*", "--"),
+    "ours_auto": ("o", "-"),
+    "ideal": ("None", "-."),
+}
+
+
+def _save(figure: plt.Figure, path: Path) -> None:
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def steps(path: Path, document: Document) -> None:
+    """Bars of ratio_to_off with quartiles, one group a case; used by `decode` and `transformers`."""
+    rows = [row for row in document.rows if row["arm"] in _LOOK]
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    arms = [arm for arm in _LOOK if any(row["arm"] == arm for row in rows)]
+    figure, axes = plt.subplots(figsize=(10, 1.2 + 0.16 * len(cases) * (len(arms) + 2)), constrained_layout=True)
+    height = 1 / (len(arms) + 1.5)
+    for position, arm in enumerate(arms):
+        mine = {row["case"]: row for row in rows if row["arm"] == arm}
+        at = [index + position * height for index, case in enumerate(cases) if case in mine]
+        found = [mine[case] for case in cases if case in mine]
+        change = [100 * (row["ratio_to_off"] - 1) for row in found]
+        errors = [
+            [100 * max(0.0, row["ratio_to_off"] - row["ratio_low"]) for row in found],
+            [100 * max(0.0, row["ratio_high"] - row["ratio_to_off"]) for row in found],
+        ]
+        grey, hatch = _LOOK[arm]
+        axes.barh(at, change, height, xerr=errors, color=grey, hatch=hatch, edgecolor="black", label=arm, linewidth=0.6)
+    axes.set_yticks([index + height * (len(arms) - 1) / 2 for index in range(len(cases))], cases, fontsize=8)
+    axes.invert_yaxis()
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_xlabel("step time against off, % (left is faster; whiskers are quartiles)")
+    axes.set_title(f"{document.benchmark} on {document.record['gpu']}")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
+    _save(figure, path)
+
+
+def shares(path: Path, document: Document) -> None:
+    """The share of the cold-to-hot gap closed, by window length; one panel a GEMM."""
+    rows = [row for row in document.rows if "share" in row and row["arm"] in _MARKERS]
+    gemms = list(dict.fromkeys(row["gemm"] for row in rows))
+    figure, panels = plt.subplots(1, len(gemms), figsize=(3.4 * len(gemms), 4), sharey=True, constrained_layout=True, squeeze=False)
+    for axes, gemm in zip(panels[0], gemms):
+        for arm, (marker, line) in _MARKERS.items():
+            mine = [row for row in rows if row["gemm"] == gemm and row["arm"] == arm]
+            where = [row["delay_us"] for row in mine]
+            grey = "0.0" if arm == "ours_auto" else "0.45"
+            axes.plot(where, [row["share"] for row in mine], marker=marker, linestyle=line, color=grey, label=arm)
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
+        axes.set_title(gemm, fontsize=9)
+        axes.set_xlabel("peers answer after, us")
+        axes.set_ylim(-1, 1.3)
+    panels[0][0].set_ylabel("share of the cold-to-hot gap closed")
+    panels[0][-1].legend(loc="lower right", fontsize=7)
+    figure.suptitle(f"{document.benchmark} on {document.record['gpu']}")
+    _save(figure, path)
+
+
+def costs(path: Path, document: Document) -> None:
+    """Bars of host time in us, one group a case; used by `dispatch`."""
+    rows = document.rows
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    figure, axes = plt.subplots(figsize=(9, 1.2 + 0.3 * len(cases) * len(arms)), constrained_layout=True)
+    height = 1 / (len(arms) + 1)
+    for position, arm in enumerate(arms):
+        mine = {row["case"]: row["value"] for row in rows if row["arm"] == arm}
+        at = [index + position * height for index, case in enumerate(cases) if case in mine]
+        grey, hatch = _LOOK.get(arm, ("1.0", ""))
+        values = [mine[case] for case in cases if case in mine]
+        axes.barh(at, values, height, color=grey, hatch=hatch, edgecolor="black", label=arm, linewidth=0.6)
+    axes.set_yticks([index + height * (len(arms) - 1) / 2 for index in range(len(cases))], cases, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("host time, us")
+    axes.set_title(f"{document.benchmark} on {document.record['gpu']}, torch {document.record['torch']}")
+    axes.legend(fontsize=8)
+    _save(figure, path)
