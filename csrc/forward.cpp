@@ -11,8 +11,8 @@ Forward::Forward(int64_t handle, std::shared_ptr<Prefetcher> prefetcher, Signatu
       snapshot_(prefetcher_->begin(signature_)),
       captured_(capturing) {}
 
-int Forward::window_for(CollectiveKind kind) {
-  if (!snapshot_.plan || snapshot_.latched_off) return -1;
+int Forward::window_for(CollectiveKind kind, DeviceIndex device) {
+  if (!snapshot_.plan) return -1;
   const auto& collectives = snapshot_.plan->collectives;
   const int64_t index = num_collectives_ - 1;
   if (index >= static_cast<int64_t>(collectives.size()) || collectives[index] != kind) {
@@ -20,54 +20,73 @@ int Forward::window_for(CollectiveKind kind) {
     return -1;
   }
   // From the first difference on, positions no longer mean what they meant when the plan was learned.
-  return sequence_differs_ || !snapshot_.table ? -1 : snapshot_.plan->window_index(index);
+  if (sequence_differs_ || !snapshot_.table || snapshot_.plan->device != device) return -1;
+  return snapshot_.plan->window_index(index);
 }
 
 Prefetch Forward::prefetch(int window_index) const { return {snapshot_.table, window_index, {}, snapshot_.form}; }
+
+void Forward::follow_capture() {
+  const uint64_t now = backend_->capture_id(place_);
+  if (now != capture_id_) Outstanding::of(*backend_).forget_capture(place_.device, capture_id_);
+  capture_id_ = now;
+}
+
+template <typename Call>
+void Forward::guarded(const Call& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    snapshot_.latched_off = true;
+    prefetcher_->latch_off(signature_, snapshot_.generation, error.what());
+  }
+}
 
 void Forward::collective_begin(CollectiveKind kind, Backend& backend, const Place& place) {
   ++num_collectives_;
   if (records()) recording_.open_collective(kind, place.device);
   open_window_index_ = -1;
-  backend_ = &backend;
+  const int window_index = window_for(kind, place.device);
+  if (!backend_)
+    backend_ = &backend;
+  else if (place.device != place_.device)
+    return;
   place_ = place;
-  const int window_index = window_for(kind);
-  try {
-    capture_id_ = backend.capture_id(place);
-    captured_ = captured_ || capture_id_ != 0;
-    if (capture_id_ == 0) {
-      auto& outstanding = Outstanding::of(backend);
-      outstanding.join(place, 0);
-      if (window_index >= 0) {
-        outstanding.fork(prefetch(window_index), place);
-        ++num_launched_;
-      }
-      if (snapshot_.wants_window_us) {
-        timers_.push_back(backend.start_timer(place));
-        timer_runs_ = true;
-      }
-    } else if (window_index >= 0) {
+  if (snapshot_.latched_off) return;
+  guarded([&] {
+    follow_capture();
+    if (capture_id_ != 0) {
+      captured_ = true;
+      if (window_index < 0) return;
       backend.mark(place);
       open_window_index_ = window_index;
+      return;
     }
-  } catch (const BackendError& error) {
-    latch_off(error.what());
-  }
+    auto& outstanding = Outstanding::of(backend);
+    outstanding.join(place, 0);
+    if (window_index >= 0) {
+      outstanding.fork(prefetch(window_index), place);
+      ++num_launched_;
+    }
+    if (snapshot_.wants_window_us) {
+      timers_.push_back(backend.start_timer(place));
+      timer_runs_ = true;
+    }
+  });
 }
 
 void Forward::collective_end(Backend& backend, const Place& place) {
   const int window_index = std::exchange(open_window_index_, -1);
-  try {
-    if (std::exchange(timer_runs_, false)) timers_.back()->stop(place);
-    if (window_index < 0 || snapshot_.latched_off) return;
-    const uint64_t capture_id = backend.capture_id(place);
+  const bool timer_runs = std::exchange(timer_runs_, false);
+  if (snapshot_.latched_off || place.device != place_.device) return;
+  guarded([&] {
+    if (timer_runs) timers_.back()->stop(place);
+    if (window_index < 0) return;
     // The capture ended between begin and end: there is no graph to add to any more.
-    if (capture_id == 0 || capture_id != capture_id_) return;
-    Outstanding::of(backend).attach(prefetch(window_index), prefetcher_->options().placement, place, capture_id);
+    if (backend.capture_id(place) != capture_id_) return;
+    Outstanding::of(backend).attach(prefetch(window_index), prefetcher_->options().placement, place, capture_id_);
     ++num_launched_;
-  } catch (const BackendError& error) {
-    latch_off(error.what());
-  }
+  });
 }
 
 void Forward::record_weight(const RecordedWeight& weight, DeviceIndex device) {
@@ -78,20 +97,10 @@ void Forward::record_weight(const RecordedWeight& weight, DeviceIndex device) {
     recording_.skip_view();
 }
 
-void Forward::latch_off(const std::string& reason) {
-  snapshot_.latched_off = true;
-  prefetcher_->latch_off(signature_, reason);
-}
-
 void Forward::close() {
   if (backend_) {
-    try {
-      // The stream may have left the capture since the last collective; only its own prefetch is joined.
-      const uint64_t capture_id = backend_->capture_id(place_);
-      if (capture_id == capture_id_) Outstanding::of(*backend_).join(place_, capture_id);
-    } catch (const BackendError& error) {
-      latch_off(error.what());
-    }
+    guarded([&] { follow_capture(); });
+    guarded([&] { Outstanding::of(*backend_).join(place_, capture_id_); });
   }
   ForwardResult result{captured_,          aborted_,
                        num_collectives_,   num_launched_,

@@ -13,8 +13,9 @@ namespace l2pf {
 // A weight as an operator saw it; empty when its view is not dense.
 using RecordedWeight = std::optional<Segment>;
 
-// One decode-like forward of this thread. No method throws except close: a device error latches the signature
-// off, because raising on one rank right before a collective would leave its peers waiting.
+// One decode-like forward of this thread, on the device of its first collective: those on another device are numbered
+// and nothing more. No method throws except close: an error latches the signature off, because raising on one rank
+// right before a collective would leave its peers waiting.
 class Forward {
  public:
   Forward(int64_t handle, std::shared_ptr<Prefetcher> prefetcher, Signature signature, bool capturing);
@@ -36,10 +37,13 @@ class Forward {
   int64_t num_collectives() const { return num_collectives_; }
 
  private:
-  // The plan's window for the collective just numbered, or -1: no plan, past the plan, or not the learned kind.
-  int window_for(CollectiveKind kind);
+  // The plan's window for the collective just numbered, or -1: no plan, past the plan, or not what was learned.
+  int window_for(CollectiveKind kind, DeviceIndex device);
   Prefetch prefetch(int window_index) const;
-  void latch_off(const std::string& reason);
+  // Asks which capture the stream is in now. A prefetch left in one that has ended belongs to its graph.
+  void follow_capture();
+  template <typename Call>
+  void guarded(const Call& call);
 
   const int64_t handle_;
   const std::shared_ptr<Prefetcher> prefetcher_;
@@ -55,8 +59,8 @@ class Forward {
   Recording recording_;
   std::vector<std::shared_ptr<Timer>> timers_;  // of the collectives, while their lengths are asked for
   bool timer_runs_ = false;
-  Backend* backend_ = nullptr;  // of the last collective
-  Place place_;
+  Backend* backend_ = nullptr;  // of the first collective
+  Place place_;                 // of the last one on its device
   uint64_t capture_id_ = 0;
 };
 

@@ -44,7 +44,10 @@ Plan make_plan(const Recording& recording, const PlanOptions& options) {
       ++plan.num_other_device;
       continue;
     }
-    if (collective.kind == CollectiveKind::kAllGather && !options.all_gather) continue;
+    if (collective.kind == CollectiveKind::kAllGather && !options.all_gather) {
+      plan.switched_off_bytes += total_bytes(collective.segments);
+      continue;
+    }
     auto segments = collective.segments;
     const size_t num_kept = num_before_eviction(collective, options.unplanned_limit_bytes);
     const bool cut = num_kept < segments.size();

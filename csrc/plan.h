@@ -29,8 +29,9 @@ struct Plan {
   std::vector<CollectiveKind> collectives;  // kinds in order: what a later forward must show again
   std::vector<Window> windows;              // by rising collective_index; only collectives that have weights
   int64_t dropped_prologue_bytes = 0;
-  int64_t evicted_bytes = 0;     // of weights left out because too much is read before them
-  int64_t num_other_device = 0;  // collectives on another device than the first one: they get no window
+  int64_t switched_off_bytes = 0;  // of weights read after all-gathers that get no window
+  int64_t evicted_bytes = 0;       // of weights left out because too much is read before them
+  int64_t num_other_device = 0;    // collectives on another device than the first one: they get no window
 
   int64_t num_collectives() const { return static_cast<int64_t>(collectives.size()); }
   // Position in `windows`, or -1.

@@ -37,7 +37,7 @@ void Prefetcher::learn(SignatureState& state, ForwardResult& result, Backend& ba
     auto settings = state.carried_settings(*plan, initial);
     auto table = plan->windows.empty() ? nullptr : backend.make_table(plan, settings, place);
     state.set_plan(std::move(plan), std::move(table), std::move(settings), std::move(result.recording));
-  } catch (const BackendError& error) {
+  } catch (const std::exception& error) {
     state.latch_off(error.what());
   }
 }
@@ -52,14 +52,15 @@ void Prefetcher::refresh_budgets(SignatureState& state, Backend& backend, const 
       backend.patch_table(*state.table(), window_index, setting, place);
       state.set_setting(window_index, setting);
     }
-  } catch (const BackendError& error) {
+  } catch (const std::exception& error) {
     state.latch_off(error.what());
   }
 }
 
-void Prefetcher::latch_off(const Signature& signature, const std::string& reason) {
+void Prefetcher::latch_off(const Signature& signature, uint64_t generation, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  signatures_[signature].latch_off(reason);
+  auto& state = signatures_[signature];
+  if (state.generation() == generation) state.latch_off(reason);
 }
 
 void Prefetcher::invalidate() {

@@ -38,9 +38,11 @@ class Prefetcher {
   }
 
   Snapshot begin(const Signature& signature);
-  // `place` is where the forward's last collective ran; null when there was none. Throws StrictError only.
+  // `place` is where the forward's last collective on the device of its first one ran; `backend` is null when there
+  // was none. Throws StrictError only.
   void finish(const Signature& signature, ForwardResult result, Backend* backend, const Place& place);
-  void latch_off(const Signature& signature, const std::string& reason);
+  // What failed in a forward from before `invalidate` is ignored: `generation` is that of the forward's snapshot.
+  void latch_off(const Signature& signature, uint64_t generation, const std::string& reason);
   void invalidate();
 
   // Patches the table of a learned signature. `budget_bytes` kAutoBudget restores the configured budget; `form`

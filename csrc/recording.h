@@ -43,6 +43,7 @@ class Recording {
  private:
   std::vector<RecordedCollective> collectives_;
   std::vector<Segment> prologue_;
+  std::vector<DeviceIndex> prologue_devices_;  // until the first collective says which of them counts
   int64_t num_skipped_views_ = 0;
 };
 

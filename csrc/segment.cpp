@@ -6,22 +6,22 @@
 namespace l2pf {
 namespace {
 
-// Number of elements of a view that occupies one gap-free range, or -1. Order of dimensions does not matter
-// (w.t() is dense); broadcast dimensions (stride 0) repeat bytes and add none.
+// Number of elements of the gap-free range that a view touches, or -1 when it has holes. Order of dimensions does not
+// matter (w.t() is dense); elements that are seen twice (broadcast, overlapping rows) count once.
 int64_t dense_num_elements(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   std::vector<std::pair<int64_t, int64_t>> dims;  // {stride, size}
   dims.reserve(sizes.size());
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == 0) return 0;
-    if (sizes[i] > 1 && strides[i] != 0) dims.emplace_back(strides[i], sizes[i]);
+    if (sizes[i] > 1) dims.emplace_back(strides[i], sizes[i]);
   }
   std::sort(dims.begin(), dims.end());
-  int64_t expected_stride = 1;
+  int64_t num_elements = 1;
   for (const auto& [stride, size] : dims) {
-    if (stride != expected_stride) return -1;
-    expected_stride *= size;
+    if (stride > num_elements) return -1;
+    num_elements += stride * (size - 1);
   }
-  return expected_stride;
+  return num_elements;
 }
 
 }  // namespace

@@ -22,6 +22,12 @@ bool same_sequence(const std::shared_ptr<const Plan>& a, const std::shared_ptr<c
   return a && b && a->collectives == b->collectives;
 }
 
+std::string why_no_window(const Plan& plan) {
+  if (plan.evicted_bytes > 0) return "too much else is read before the weights: they would be evicted";
+  if (plan.switched_off_bytes > 0) return "weights were read after all-gathers only, which are switched off";
+  return "no weight was read after a collective";
+}
+
 }  // namespace
 
 Snapshot SignatureState::snapshot() const {
@@ -64,7 +70,7 @@ void SignatureState::finish(const ForwardResult& result) {
     reason_ = plan_ ? "the last eager forward saw no collective: the earlier plan stays"
                     : "no collective seen in an eager forward: nothing to learn from";
   } else if (plan_ && plan_->windows.empty()) {
-    reason_ = "no weight was read after a collective";
+    reason_ = why_no_window(*plan_);
   } else {
     reason_.clear();
   }
@@ -82,7 +88,7 @@ void SignatureState::finish_capture(const ForwardResult& result) {
   } else if (result.sequence_differs) {
     reason_ = "mismatch: captured collectives of other kinds than learned";
   } else if (plan_->windows.empty()) {
-    reason_ = "no weight was read after a collective";
+    reason_ = why_no_window(*plan_);
   } else if (result.num_launched < static_cast<int64_t>(plan_->windows.size())) {
     reason_ = "mismatch: " + std::to_string(result.num_launched) + " of " + std::to_string(plan_->windows.size()) +
               " windows became nodes";
@@ -110,6 +116,7 @@ double SignatureState::window_us(int64_t collective_index) const {
 }
 
 void SignatureState::latch_off(const std::string& reason) {
+  if (latched_off_) return;  // what fails next is likely a consequence
   latched_off_ = true;
   reason_ = "latched off: " + reason;
 }

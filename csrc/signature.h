@@ -82,6 +82,7 @@ class SignatureState {
   const std::vector<WindowSetting>& settings() const { return settings_; }
   const std::string& reason() const { return reason_; }
   bool latched_off() const { return latched_off_; }
+  uint64_t generation() const { return generation_; }
   int64_t num_eager() const { return num_eager_; }
   int64_t num_captures() const { return num_captures_; }
   int64_t num_launched() const { return num_launched_; }

@@ -17,10 +17,16 @@ void write_forms(JsonWriter& json, const std::vector<Form>& forms) {
 }
 
 void write_device(JsonWriter& json, const UsedDevice& used) {
-  const DeviceInfo info = used.backend->device_info(used.index);
+  DeviceInfo info;
+  std::string error = used.error;
+  try {
+    info = used.backend->device_info(used.index);
+  } catch (const std::exception& failure) {
+    if (error.empty()) error = failure.what();
+  }
   json.begin_object().member("device", used.device).member("name", info.name).member("l2_bytes", info.l2_bytes);
   write_forms(json, info.forms);
-  json.member("outstanding", Outstanding::of(*used.backend).any(used.index)).member("error", used.error).end_object();
+  json.member("outstanding", Outstanding::of(*used.backend).any(used.index)).member("error", error).end_object();
 }
 
 void write_signature_key(JsonWriter& json, const Signature& signature) {

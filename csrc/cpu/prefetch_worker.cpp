@@ -5,14 +5,15 @@
 namespace l2pf {
 namespace {
 
-constexpr int64_t kLineBytes = 64;
+constexpr uintptr_t kLineBytes = 64;
 
-// Low temporal locality: the lines should stay in the outer caches, not push out the first-level working set.
+// Every line the segment touches. Low temporal locality: the lines should stay in the outer caches, not push out the
+// first-level working set.
 int64_t prefetch_lines(const Segment& segment) {
-  const char* const begin = reinterpret_cast<const char*>(segment.address);
-  for (int64_t offset = 0; offset < segment.num_bytes; offset += kLineBytes)
-    __builtin_prefetch(begin + offset, /*rw=*/0, /*locality=*/1);
-  return (segment.num_bytes + kLineBytes - 1) / kLineBytes;
+  const uintptr_t first = segment.address & ~(kLineBytes - 1);
+  for (uintptr_t line = first; line < segment.end(); line += kLineBytes)
+    __builtin_prefetch(reinterpret_cast<const void*>(line), /*rw=*/0, /*locality=*/1);
+  return static_cast<int64_t>((segment.end() - first + kLineBytes - 1) / kLineBytes);
 }
 
 }  // namespace

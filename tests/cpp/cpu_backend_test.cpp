@@ -142,7 +142,7 @@ TEST_F(CpuBackendTest, AForkedProcessPrefetchesToo) {
 }
 
 TEST_F(CpuBackendTest, TheAutoBudgetIsAShareOfTheCache) {
-  const int64_t budget = backend.auto_budget_bytes(kCpu);
+  const int64_t budget = backend.auto_budget_bytes(kCpu, 0);
   EXPECT_GT(budget, 0);
   EXPECT_LT(budget, backend.device_info(kCpu).l2_bytes);
 }

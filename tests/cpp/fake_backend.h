@@ -15,9 +15,7 @@
 // A device made of strings: it records the verbs that the core calls, and fails where a test says so.
 namespace l2pf::testing_support {
 
-inline Place place(DeviceIndex device, uintptr_t stream = 1) {
-  return {device, reinterpret_cast<Stream>(stream)};
-}
+inline Place place(DeviceIndex device, uintptr_t stream = 1) { return {device, reinterpret_cast<Stream>(stream)}; }
 
 // A weight that is never read. Its owner is its own, so that a test can watch how long it is held.
 inline Segment weight(uintptr_t address, int64_t num_bytes = 64) {
@@ -33,14 +31,14 @@ class FakeTable final : public Table {
 
 class FakeBackend final : public Backend {
  public:
-  std::vector<std::string> verbs;            // "fork 0@1 window 2": device 0, stream 1
-  std::map<uintptr_t, uint64_t> captures;    // capture id of a stream; a stream that is not here is eager
-  std::string failing_verb;                  // throws BackendError("<verb> failed")
-  std::vector<std::weak_ptr<Table>> tables;  // every table ever made
-  std::vector<std::shared_ptr<Table>> graph; // what attached nodes read, held as a captured graph holds it
-  int64_t auto_budget = 1 << 20;             // of a window whose collective's length is not known
+  std::vector<std::string> verbs;             // "fork 0@1 window 2": device 0, stream 1
+  std::map<uintptr_t, uint64_t> captures;     // capture id of a stream; a stream that is not here is eager
+  std::string failing_verb;                   // throws BackendError("<verb> failed")
+  std::vector<std::weak_ptr<Table>> tables;   // every table ever made
+  std::vector<std::shared_ptr<Table>> graph;  // what attached nodes read, held as a captured graph holds it
+  int64_t auto_budget = 1 << 20;              // of a window whose collective's length is not known
   double fill_bytes_per_us = 16;
-  std::optional<double> timed_us;            // what every timer shows; nothing: not done yet
+  std::optional<double> timed_us;  // what every timer shows; nothing: not done yet
   int num_capture_id_calls = 0;
 
   DeviceInfo device_info(DeviceIndex) override {
@@ -67,8 +65,9 @@ class FakeBackend final : public Backend {
     return table;
   }
   void patch_table(Table& table, int window_index, const WindowSetting& setting, const Place& place) override {
-    note("patch_table", place, " window " + std::to_string(window_index) + " limit " +
-                                   std::to_string(setting.byte_limit) + " form " + std::string(to_string(setting.form)));
+    note("patch_table", place,
+         " window " + std::to_string(window_index) + " limit " + std::to_string(setting.byte_limit) + " form " +
+             std::string(to_string(setting.form)));
     static_cast<FakeTable&>(table).settings[window_index] = setting;
   }
   void fork(const Prefetch& prefetch, const Place& place) override { note("fork", place, what(prefetch)); }

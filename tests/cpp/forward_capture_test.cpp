@@ -16,8 +16,8 @@ TEST_F(ForwardCaptureTest, PlannedWindowsBecomeNodesAndTheLastIsJoined) {
   eager();
   backend.take_verbs();
   capture();
-  EXPECT_EQ(backend.verbs, (Verbs{"mark 0@1", "attach 0@1 window 0 auto", "mark 0@1", "attach 0@1 window 1 auto",
-                                  "join 0@1"}));
+  EXPECT_EQ(backend.verbs,
+            (Verbs{"mark 0@1", "attach 0@1 window 0 auto", "mark 0@1", "attach 0@1 window 1 auto", "join 0@1"}));
   EXPECT_EQ(state().state(), State::kFrozen);
   EXPECT_EQ(reason(), "");
   EXPECT_EQ(state().num_launched(), 2);

@@ -59,9 +59,7 @@ class ForwardFixture : public ::testing::Test {
   std::string reason() const { return state().reason(); }
   bool outstanding(DeviceIndex device = 0) const { return Outstanding::of(backend).any(device); }
 
-  void TearDown() override {
-    EXPECT_EQ(current_forward(), nullptr) << "a forward is left open";
-  }
+  void TearDown() override { EXPECT_EQ(current_forward(), nullptr) << "a forward is left open"; }
 };
 
 }  // namespace l2pf::testing_support

@@ -31,8 +31,8 @@ class StatusTest : public ForwardFixture {
 
 TEST_F(StatusTest, IsTheWholeDocumentWithoutASignature) {
   EXPECT_EQ(status_of_none(),
-            R"({"version":"0.1.0","cuda_built":true,"forms":["bulk","lines","load"],"devices":[],"forward":null,)"
-            R"("prefetchers":[{"prefetcher":)" +
+            R"({"version":"0.1.0","cuda_built":true,"forms":["bulk","lines","load","load_both"],"devices":[],)"
+            R"("forward":null,"prefetchers":[{"prefetcher":)" +
                 std::to_string(handle) +
                 R"(,"budget_bytes":96,"all_gather":false,"form":"lines","placement":"auto","max_tokens":256,)"
                 R"("back_to_back":false,"strict":false,"signatures":[]}]})");
@@ -46,9 +46,9 @@ TEST_F(StatusTest, ShowsASignatureAndItsWindows) {
   end_forward();
   EXPECT_CONTAINS(
       R"("signatures":[{"model":1,"num_tokens":1,"mode":"decode","state":"planned","reason":"","latched_off":false,)"
-      R"("num_collectives":3,"num_windows":1,"planned_bytes":96,"prologue_bytes":32,"num_other_device":0,)"
-      R"("num_skipped_views":1,"num_eager":1,"num_captures":0,"num_launched":0,"windows":[{"collective_index":0,)"
-      R"("kind":"all_reduce","num_segments":2,"window_bytes":128,"budget_bytes":96,"form":"lines"}]}])",
+      R"("num_collectives":3,"num_windows":1,"planned_bytes":96,"prologue_bytes":32,"evicted_bytes":0,)"
+      R"("num_other_device":0,"num_skipped_views":1,"num_eager":1,"num_captures":0,"num_launched":0,"windows":[{"collective_index":0,)"
+      R"("kind":"all_reduce","num_segments":2,"window_bytes":128,"budget_bytes":96,"form":"lines","window_us":0}]}])",
       status());
 }
 

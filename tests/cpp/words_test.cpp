@@ -12,7 +12,8 @@ TEST(Words, EveryCollectiveKindReadsBackFromItsText) {
 }
 
 TEST(Words, EveryFormReadsBackFromItsText) {
-  for (const auto one : {Form::kAuto, Form::kBulk, Form::kLines, Form::kLoad}) EXPECT_EQ(form(to_string(one)), one);
+  for (const auto one : {Form::kAuto, Form::kBulk, Form::kLines, Form::kLoad, Form::kLoadBoth})
+    EXPECT_EQ(form(to_string(one)), one);
 }
 
 TEST(Words, EveryPlacementReadsBackFromItsText) {
@@ -29,7 +30,7 @@ TEST(Words, UnknownTextIsNothing) {
 
 TEST(Words, ListsNameEveryWord) {
   EXPECT_EQ(collective_kinds(), "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast");
-  EXPECT_EQ(forms(), "auto, bulk, lines, load");
+  EXPECT_EQ(forms(), "auto, bulk, lines, load, load_both");
   EXPECT_EQ(placements(), "auto, launch_order, side_stream");
 }
 
