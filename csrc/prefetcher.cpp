@@ -14,10 +14,11 @@ Snapshot Prefetcher::begin(const Signature& signature) {
 }
 
 void Prefetcher::finish(const Signature& signature, ForwardResult result, Backend* backend, const Place& place) {
+  Learned replaced;  // released after the lock
   const std::lock_guard lock(mutex_);
   auto& state = signatures_[signature];
   if (backend && !state.latched_off()) {
-    if (state.wants_plan(result)) learn(state, result, *backend, place);
+    if (state.wants_plan(result)) replaced = learn(state, result, *backend, place);
     // The timers still are those of the forward before: this one's are not done yet.
     if (!result.captured && state.take_window_us()) refresh_budgets(state, *backend, place);
   }
@@ -28,7 +29,7 @@ void Prefetcher::finish(const Signature& signature, ForwardResult result, Backen
                       " tokens, mode " + signature.mode + ", has no window: " + state.reason());
 }
 
-void Prefetcher::learn(SignatureState& state, ForwardResult& result, Backend& backend, const Place& place) {
+Learned Prefetcher::learn(SignatureState& state, ForwardResult& result, Backend& backend, const Place& place) {
   try {
     auto plan = std::make_shared<const Plan>(make_plan(result.recording, plan_options(backend, place.device)));
     std::vector<WindowSetting> initial;
@@ -36,9 +37,10 @@ void Prefetcher::learn(SignatureState& state, ForwardResult& result, Backend& ba
       initial.push_back({configured_limit(window, state, backend, plan->device), options_.form});
     auto settings = state.carried_settings(*plan, initial);
     auto table = plan->windows.empty() ? nullptr : backend.make_table(plan, settings, place);
-    state.set_plan(std::move(plan), std::move(table), std::move(settings), std::move(result.recording));
+    return state.learn({std::move(plan), std::move(table), std::move(settings), {}, std::move(result.recording)});
   } catch (const std::exception& error) {
     state.latch_off(error.what());
+    return {};
   }
 }
 
@@ -64,8 +66,9 @@ void Prefetcher::latch_off(const Signature& signature, uint64_t generation, cons
 }
 
 void Prefetcher::invalidate() {
+  std::vector<Learned> dying;  // released after the lock
   const std::lock_guard lock(mutex_);
-  for (auto& [signature, state] : signatures_) state.invalidate();
+  for (auto& [signature, state] : signatures_) dying.push_back(state.invalidate());
 }
 
 const SignatureState& Prefetcher::planned_locked(const Signature& signature) const {

@@ -63,7 +63,7 @@ class Prefetcher {
   int64_t configured_limit(const Window& window, const SignatureState& state, Backend& backend,
                            DeviceIndex device) const;
   void refresh_budgets(SignatureState& state, Backend& backend, const Place& place);
-  void learn(SignatureState& state, ForwardResult& result, Backend& backend, const Place& place);
+  [[nodiscard]] Learned learn(SignatureState& state, ForwardResult& result, Backend& backend, const Place& place);
 
   const PrefetcherOptions options_;
   mutable std::mutex mutex_;

@@ -18,8 +18,11 @@ std::string_view to_string(State state) {
 
 namespace {
 
-bool same_sequence(const std::shared_ptr<const Plan>& a, const std::shared_ptr<const Plan>& b) {
-  return a && b && a->collectives == b->collectives;
+// The position in `old_plan` of the window that `plan.windows[i]` is seen again as, or -1.
+int same_window(const Plan* old_plan, const Plan& plan, size_t i) {
+  if (!old_plan || old_plan->collectives != plan.collectives) return -1;
+  const int old = old_plan->window_index(plan.windows[i].collective_index);
+  return old >= 0 && old_plan->windows[old].num_bytes == plan.windows[i].num_bytes ? old : -1;
 }
 
 std::string why_no_window(const Plan& plan) {
@@ -31,7 +34,7 @@ std::string why_no_window(const Plan& plan) {
 }  // namespace
 
 Snapshot SignatureState::snapshot() const {
-  return {state_, plan_, table_, Form::kAuto, window_us_.empty(), latched_off_, generation_};
+  return {state_, plan(), table(), Form::kAuto, window_us_.empty(), latched_off_, generation_};
 }
 
 bool SignatureState::wants_plan(const ForwardResult& result) const {
@@ -39,21 +42,17 @@ bool SignatureState::wants_plan(const ForwardResult& result) const {
   // Zero collectives is a forward that went another way (a profiling run, a transport not yet up), not a model
   // without collectives: an earlier plan stays.
   if (result.num_collectives == 0) return false;
-  return !plan_ || !(recording_ == result.recording);
+  return !plan() || !(learned_.recording == result.recording);
 }
 
-void SignatureState::set_plan(std::shared_ptr<const Plan> plan, std::shared_ptr<Table> table,
-                              std::vector<WindowSetting> settings, Recording recording) {
-  const auto old_plan = std::exchange(plan_, std::move(plan));
-  const auto old_pinned = std::exchange(pinned_, std::vector<bool>(plan_->windows.size(), false));
-  for (size_t i = 0; same_sequence(old_plan, plan_) && i < pinned_.size(); ++i) {
-    const int old = old_plan->window_index(plan_->windows[i].collective_index);
-    pinned_[i] = old >= 0 && old_pinned[old];
+Learned SignatureState::learn(Learned learned) {
+  learned.pinned.assign(learned.plan->windows.size(), false);
+  for (size_t i = 0; i < learned.pinned.size(); ++i) {
+    const int old = same_window(plan().get(), *learned.plan, i);
+    learned.pinned[i] = old >= 0 && pinned(old);
   }
-  table_ = std::move(table);
-  settings_ = std::move(settings);
-  recording_ = std::move(recording);
   state_ = State::kPlanned;
+  return std::exchange(learned_, std::move(learned));
 }
 
 void SignatureState::finish(const ForwardResult& result) {
@@ -67,10 +66,10 @@ void SignatureState::finish(const ForwardResult& result) {
   timers_ = result.timers;
   if (latched_off_ || state_ == State::kFrozen) return;
   if (result.num_collectives == 0) {
-    reason_ = plan_ ? "the last eager forward saw no collective: the earlier plan stays"
-                    : "no collective seen in an eager forward: nothing to learn from";
-  } else if (plan_ && plan_->windows.empty()) {
-    reason_ = why_no_window(*plan_);
+    reason_ = plan() ? "the last eager forward saw no collective: the earlier plan stays"
+                     : "no collective seen in an eager forward: nothing to learn from";
+  } else if (plan() && plan()->windows.empty()) {
+    reason_ = why_no_window(*plan());
   } else {
     reason_.clear();
   }
@@ -80,17 +79,17 @@ void SignatureState::finish_capture(const ForwardResult& result) {
   ++num_captures_;
   state_ = State::kFrozen;
   if (latched_off_) return;
-  if (!plan_) {
+  if (!plan()) {
     reason_ = "captured before any eager forward with a collective: this graph runs without prefetch";
-  } else if (result.num_collectives != plan_->num_collectives()) {
+  } else if (result.num_collectives != plan()->num_collectives()) {
     reason_ = "mismatch: captured " + std::to_string(result.num_collectives) + " collectives, learned " +
-              std::to_string(plan_->num_collectives());
+              std::to_string(plan()->num_collectives());
   } else if (result.sequence_differs) {
     reason_ = "mismatch: captured collectives of other kinds than learned";
-  } else if (plan_->windows.empty()) {
-    reason_ = why_no_window(*plan_);
-  } else if (result.num_launched < static_cast<int64_t>(plan_->windows.size())) {
-    reason_ = "mismatch: " + std::to_string(result.num_launched) + " of " + std::to_string(plan_->windows.size()) +
+  } else if (plan()->windows.empty()) {
+    reason_ = why_no_window(*plan());
+  } else if (result.num_launched < static_cast<int64_t>(plan()->windows.size())) {
+    reason_ = "mismatch: " + std::to_string(result.num_launched) + " of " + std::to_string(plan()->windows.size()) +
               " windows became nodes";
   } else {
     reason_.clear();
@@ -98,7 +97,7 @@ void SignatureState::finish_capture(const ForwardResult& result) {
 }
 
 bool SignatureState::take_window_us() {
-  if (timers_.empty() || !plan_ || static_cast<int64_t>(timers_.size()) != plan_->num_collectives()) return false;
+  if (timers_.empty() || !plan() || static_cast<int64_t>(timers_.size()) != plan()->num_collectives()) return false;
   std::vector<double> window_us;
   for (const auto& timer : timers_) {
     const auto elapsed_us = timer->elapsed_us();
@@ -121,21 +120,20 @@ void SignatureState::latch_off(const std::string& reason) {
   reason_ = "latched off: " + reason;
 }
 
-void SignatureState::invalidate() {
+Learned SignatureState::invalidate() {
   const uint64_t generation = generation_ + 1;
+  Learned learned = std::move(learned_);
   *this = SignatureState();
   generation_ = generation;
   reason_ = "invalidated: the next eager forward learns again";
+  return learned;
 }
 
 std::vector<WindowSetting> SignatureState::carried_settings(const Plan& plan,
                                                             const std::vector<WindowSetting>& initial) const {
   auto settings = initial;
-  if (!plan_ || plan_->collectives != plan.collectives) return settings;
-  for (size_t i = 0; i < plan.windows.size(); ++i) {
-    const int old = plan_->window_index(plan.windows[i].collective_index);
-    if (old >= 0 && plan_->windows[old].num_bytes == plan.windows[i].num_bytes) settings[i] = settings_[old];
-  }
+  for (size_t i = 0; i < plan.windows.size(); ++i)
+    if (const int old = same_window(learned_.plan.get(), plan, i); old >= 0) settings[i] = learned_.settings[old];
   return settings;
 }
 

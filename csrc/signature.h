@@ -45,6 +45,15 @@ struct ForwardResult {
   uint64_t generation = 0;
 };
 
+// What was learned from one recording.
+struct Learned {
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<Table> table;         // null when the plan has no window
+  std::vector<WindowSetting> settings;  // by window
+  std::vector<bool> pinned;             // by window: someone set it, so a new automatic budget leaves it alone
+  Recording recording;
+};
+
 // The state table of one signature (DESIGN section 4). Not thread-safe: the prefetcher locks.
 //
 //            | eager forward                                 | capturing forward
@@ -55,14 +64,15 @@ class SignatureState {
  public:
   Snapshot snapshot() const;
 
-  // True when the recording asks for another plan than the present one; then set_plan follows.
+  // True when the recording asks for another plan than the present one; then `learn` follows.
   bool wants_plan(const ForwardResult& result) const;
-  void set_plan(std::shared_ptr<const Plan> plan, std::shared_ptr<Table> table, std::vector<WindowSetting> settings,
-                Recording recording);
+  // Returns what was known before: its last hold on weights may run code of their owner, so the caller lets go of it
+  // outside its locks.
+  [[nodiscard]] Learned learn(Learned learned);
   void finish(const ForwardResult& result);
   void latch_off(const std::string& reason);
-  // Back to Unlearned: the plan, its table and its hold on the weights go. Forwards that still run change nothing.
-  void invalidate();
+  // Back to Unlearned; forwards that still run change nothing. Returns what was known, as `learn` does.
+  [[nodiscard]] Learned invalidate();
 
   // Reads the timers of the forward before; true when the collectives' lengths became known just now.
   bool take_window_us();
@@ -71,34 +81,29 @@ class SignatureState {
 
   // Settings for `plan`: those of the present plan where the window is the same one, else `initial`.
   std::vector<WindowSetting> carried_settings(const Plan& plan, const std::vector<WindowSetting>& initial) const;
-  void set_setting(int window_index, const WindowSetting& setting) { settings_[window_index] = setting; }
-  // A window that someone set keeps its setting when the automatic budget changes.
-  void pin(int window_index) { pinned_[window_index] = true; }
-  bool pinned(int window_index) const { return pinned_[window_index]; }
+  void set_setting(int window_index, const WindowSetting& setting) { learned_.settings[window_index] = setting; }
+  void pin(int window_index) { learned_.pinned[window_index] = true; }
+  bool pinned(int window_index) const { return learned_.pinned[window_index]; }
 
   State state() const { return state_; }
-  const std::shared_ptr<const Plan>& plan() const { return plan_; }
-  const std::shared_ptr<Table>& table() const { return table_; }
-  const std::vector<WindowSetting>& settings() const { return settings_; }
+  const std::shared_ptr<const Plan>& plan() const { return learned_.plan; }
+  const std::shared_ptr<Table>& table() const { return learned_.table; }
+  const std::vector<WindowSetting>& settings() const { return learned_.settings; }
   const std::string& reason() const { return reason_; }
   bool latched_off() const { return latched_off_; }
   uint64_t generation() const { return generation_; }
   int64_t num_eager() const { return num_eager_; }
   int64_t num_captures() const { return num_captures_; }
   int64_t num_launched() const { return num_launched_; }
-  int64_t num_skipped_views() const { return recording_.num_skipped_views(); }
+  int64_t num_skipped_views() const { return learned_.recording.num_skipped_views(); }
 
  private:
   void finish_capture(const ForwardResult& result);
 
   State state_ = State::kUnlearned;
-  std::shared_ptr<const Plan> plan_;
-  std::shared_ptr<Table> table_;
-  std::vector<WindowSetting> settings_;
-  std::vector<bool> pinned_;  // by window
+  Learned learned_;
   std::vector<std::shared_ptr<Timer>> timers_;
   std::vector<double> window_us_;  // by collective
-  Recording recording_;
   std::string reason_ = "no eager forward seen yet";
   bool latched_off_ = false;
   uint64_t generation_ = 0;

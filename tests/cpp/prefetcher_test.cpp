@@ -165,6 +165,21 @@ TEST_F(PrefetcherTest, InvalidateReleasesTableAndWeights) {
   EXPECT_TRUE(owner.expired());
 }
 
+TEST_F(PrefetcherTest, TheOwnerOfReleasedWeightsMayCallThePrefetcher) {
+  int num_released = 0;
+  const auto learn_from_a_curious_owner = [&](uintptr_t address) {
+    const auto look = [&](void*) {
+      prefetcher->for_each([&](const Signature&, const SignatureState&) { ++num_released; });
+    };
+    run({{CollectiveKind::kAllReduce, {Segment{address, 64, std::shared_ptr<void>(nullptr, look)}}}});
+  };
+  learn_from_a_curious_owner(0x1000);
+  learn_from_a_curious_owner(0x2000);
+  EXPECT_EQ(num_released, 1) << "by learning again";
+  prefetcher->invalidate();
+  EXPECT_EQ(num_released, 2);
+}
+
 TEST_F(PrefetcherTest, TheEndOfThePrefetcherReleasesTableAndWeights) {
   const auto owner = learn_one(0x1000);
   prefetcher.reset();

@@ -39,8 +39,8 @@ class SignatureStateTest : public ::testing::Test {
     const std::vector<WindowSetting> settings(plan->windows.size(), WindowSetting{64, Form::kAuto});
     const auto result = saw(recording);
     ASSERT_TRUE(state.wants_plan(result));
-    state.set_plan(plan, plan->windows.empty() ? nullptr : std::make_shared<FakeTable>(plan, settings), settings,
-                   recording);
+    const auto table = plan->windows.empty() ? nullptr : std::make_shared<FakeTable>(plan, settings);
+    std::ignore = state.learn({plan, table, settings, {}, recording});
     state.finish(result);
   }
 };
@@ -176,7 +176,7 @@ TEST_F(SignatureStateTest, InvalidateForgetsEverythingAndSaysSo) {
   learn(recording_of(0x1000));
   state.latch_off("fork failed");
   state.finish(captured(1, 1));
-  state.invalidate();
+  std::ignore = state.invalidate();
   EXPECT_EQ(state.state(), State::kUnlearned);
   EXPECT_EQ(state.plan(), nullptr);
   EXPECT_EQ(state.table(), nullptr);
@@ -187,7 +187,7 @@ TEST_F(SignatureStateTest, InvalidateForgetsEverythingAndSaysSo) {
 TEST_F(SignatureStateTest, AResultFromBeforeInvalidateIsIgnored) {
   const auto stale = saw(recording_of(0x1000));
   auto stale_capture = captured(1, 0);
-  state.invalidate();
+  std::ignore = state.invalidate();
   EXPECT_FALSE(state.wants_plan(stale));
   state.finish(stale_capture);
   EXPECT_EQ(state.state(), State::kUnlearned);
@@ -202,6 +202,15 @@ TEST_F(SignatureStateTest, SettingsAreCarriedToTheSameWindowsOfANewPlan) {
             (WindowSetting{16, Form::kLines}));
   EXPECT_EQ(state.carried_settings(make_plan(recording_of(0x2000, 128), {}), initial), initial)
       << "a window of another size is another window";
+}
+
+TEST_F(SignatureStateTest, APinIsCarriedWithItsSettingAndNotWithoutIt) {
+  learn(recording_of(0x1000, 64));
+  state.pin(0);
+  learn(recording_of(0x2000, 64));
+  EXPECT_TRUE(state.pinned(0));
+  learn(recording_of(0x2000, 128));
+  EXPECT_FALSE(state.pinned(0)) << "a window of another size is another window";
 }
 
 TEST_F(SignatureStateTest, SettingsAreNotCarriedToAnotherSequence) {
