@@ -6,6 +6,7 @@
 #include "../backend.h"
 #include "block_pool.h"
 #include "prefetch_kernel.h"
+#include "table_image.h"
 
 namespace l2pf {
 
@@ -42,8 +43,5 @@ class CudaTable final : public Table {
   BlockPool::Block block_;
   std::vector<size_t> offsets_;  // of each window in the block, bytes
 };
-
-// `segments` in kernel parameters, at most kMaxInlineSegments of them.
-InlineWindow inline_window(std::span<const Segment> segments, const WindowHeader& header);
 
 }  // namespace l2pf
