@@ -1,0 +1,52 @@
+"""Tests against the real engines: they run in an engine's own venv (`make test-engines`), and are not collected elsewhere."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parent.parent
+STUBS = FOLDER / "stubs"
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        return bool(metadata.version(distribution))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+collect_ignore_glob = [f"test_{engine}_*.py" for engine in ("sglang", "vllm", "b12x") if not _installed(engine)]
+if not os.environ.get("L2PF_ENGINE_SOURCES"):
+    collect_ignore_glob.append("test_sources.py")
+
+
+def pytest_configure(config):
+    if importlib.util.find_spec("dsv41_l2pf") is None or not _installed("dsv41-l2pf"):
+        if len(collect_ignore_glob) < 4:
+            raise pytest.UsageError("expected dsv41-l2pf's metadata on PYTHONPATH: run this through `make test-engines`")
+
+
+@pytest.fixture(scope="session")
+def run_python():
+    """Runs a script in a fresh interpreter of this venv and returns its output; raises when it fails.
+
+    `stubs`: with the replacements of GPU-only kernels that tests/engines/stubs holds.
+    """
+
+    def run(code: str, *arguments: str, stubs: bool = False, check: bool = True, timeout: float = 280, **environ: str):
+        paths = [str(STUBS)] if stubs else []
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ["PYTHONPATH"]]), **environ}
+        result = subprocess.run(
+            [sys.executable, "-c", code, *arguments], env=env, cwd="/", capture_output=True, text=True, timeout=timeout
+        )
+        if check and result.returncode != 0:
+            raise AssertionError(f"exit status {result.returncode}\n{result.stdout}\n{result.stderr[-8000:]}")
+        return result
+
+    return run
