@@ -24,6 +24,26 @@ TEST_F(ForwardCaptureTest, PlannedWindowsBecomeNodesAndTheLastIsJoined) {
   EXPECT_FALSE(outstanding());
 }
 
+TEST_F(ForwardCaptureTest, AWindowThatIsOffBeforeTheCaptureGetsNoNode) {
+  eager();
+  prefetcher->set_window(signature, 0, 0, std::nullopt, backend, main);
+  backend.take_verbs();
+  capture();
+  EXPECT_EQ(backend.verbs, (Verbs{"mark 0@1", "attach 0@1 window 1 auto", "join 0@1"}));
+  EXPECT_EQ(reason(), "");
+  EXPECT_EQ(state().num_launched(), 1);
+}
+
+TEST_F(ForwardCaptureTest, AGraphWithoutNodesBecauseAllIsOffSaysSoAndIsNoStrictError) {
+  use({.strict = true});
+  eager();
+  for (const int64_t collective_index : {0, 1})
+    prefetcher->set_window(signature, collective_index, 0, std::nullopt, backend, main);
+  capture();
+  EXPECT_CONTAINS("every window was off before the capture", reason());
+  EXPECT_EQ(backend.num_verbs("attach"), 0);
+}
+
 TEST_F(ForwardCaptureTest, TheConfiguredPlacementReachesTheBackend) {
   use({.placement = Placement::kSideStream});
   eager();
