@@ -58,6 +58,10 @@ void Forward::collective_begin(CollectiveKind kind, Backend& backend, const Plac
     if (capture_id_ != 0) {
       captured_ = true;
       if (window_index < 0) return;
+      if (snapshot_.is_off[window_index]) {
+        ++num_off_;
+        return;
+      }
       backend.mark(place);
       open_window_index_ = window_index;
       return;
@@ -102,10 +106,15 @@ void Forward::close() {
     guarded([&] { follow_capture(); });
     guarded([&] { Outstanding::of(*backend_).join(place_, capture_id_); });
   }
-  ForwardResult result{captured_,          aborted_,
-                       num_collectives_,   num_launched_,
-                       sequence_differs_,  std::move(recording_),
-                       std::move(timers_), snapshot_.generation};
+  ForwardResult result{captured_,
+                       aborted_,
+                       num_collectives_,
+                       num_launched_,
+                       num_off_,
+                       sequence_differs_,
+                       std::move(recording_),
+                       std::move(timers_),
+                       snapshot_.generation};
   prefetcher_->finish(signature_, std::move(result), backend_, place_);
 }
 

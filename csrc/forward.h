@@ -54,6 +54,7 @@ class Forward {
   bool aborted_ = false;
   int64_t num_collectives_ = 0;
   int64_t num_launched_ = 0;
+  int64_t num_off_ = 0;
   bool sequence_differs_ = false;
   int open_window_index_ = -1;  // capturing: the window that collective_end attaches
   Recording recording_;

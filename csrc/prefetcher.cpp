@@ -24,7 +24,8 @@ void Prefetcher::finish(const Signature& signature, ForwardResult result, Backen
   }
   const bool was_frozen = state.state() == State::kFrozen;
   state.finish(result);
-  if (options_.strict && !was_frozen && state.state() == State::kFrozen && result.num_launched == 0)
+  if (options_.strict && !was_frozen && state.state() == State::kFrozen && result.num_launched == 0 &&
+      result.num_off == 0)
     throw StrictError("dsv41_l2pf (strict): the captured forward of " + std::to_string(signature.num_tokens) +
                       " tokens, mode " + signature.mode + ", has no window: " + state.reason());
 }

@@ -34,7 +34,9 @@ std::string why_no_window(const Plan& plan) {
 }  // namespace
 
 Snapshot SignatureState::snapshot() const {
-  return {state_, plan(), table(), Form::kAuto, window_us_.empty(), latched_off_, generation_};
+  std::vector<bool> is_off(settings().size());
+  for (size_t i = 0; i < is_off.size(); ++i) is_off[i] = pinned(static_cast<int>(i)) && settings()[i].byte_limit == 0;
+  return {state_, plan(), table(), std::move(is_off), Form::kAuto, window_us_.empty(), latched_off_, generation_};
 }
 
 bool SignatureState::wants_plan(const ForwardResult& result) const {
@@ -88,7 +90,9 @@ void SignatureState::finish_capture(const ForwardResult& result) {
     reason_ = "mismatch: captured collectives of other kinds than learned";
   } else if (plan()->windows.empty()) {
     reason_ = why_no_window(*plan());
-  } else if (result.num_launched < static_cast<int64_t>(plan()->windows.size())) {
+  } else if (result.num_off == static_cast<int64_t>(plan()->windows.size())) {
+    reason_ = "every window was off before the capture: this graph runs without prefetch";
+  } else if (result.num_launched + result.num_off < static_cast<int64_t>(plan()->windows.size())) {
     reason_ = "mismatch: " + std::to_string(result.num_launched) + " of " + std::to_string(plan()->windows.size()) +
               " windows became nodes";
   } else {

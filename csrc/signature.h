@@ -27,6 +27,7 @@ struct Snapshot {
   State state = State::kUnlearned;
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<Table> table;
+  std::vector<bool> is_off;  // by window: someone set its budget to 0, so a graph captured now gets no node for it
   Form form = Form::kAuto;
   bool wants_window_us = false;  // the budget is `auto`, and the collectives' lengths are not known yet
   bool latched_off = false;
@@ -39,6 +40,7 @@ struct ForwardResult {
   bool aborted = false;  // the model raised
   int64_t num_collectives = 0;
   int64_t num_launched = 0;
+  int64_t num_off = 0;                         // windows left out of a capture because they are off
   bool sequence_differs = false;               // a collective of another kind, or past the plan
   Recording recording;                         // empty unless the forward was learning
   std::vector<std::shared_ptr<Timer>> timers;  // one a collective, or none
