@@ -8,6 +8,7 @@ STABLE_TORCH_LIBRARY(dsv41, m) {
   m.def("l2_join(Tensor(a!) anchor) -> ()");
   m.def("window_begin(Tensor(a!) input, Tensor[] weights, int budget_bytes=-1) -> ()");
   m.def("window_end(Tensor(a!) output) -> ()");
+  m.def("join_windows(Tensor(a!) anchor) -> ()");
   m.def("collective_begin(Tensor(a!) input, str kind) -> ()");
   m.def("collective_end(Tensor(a!) output) -> ()");
   m.def("record_weight(Tensor[] weights) -> ()");
@@ -44,6 +45,7 @@ STABLE_TORCH_LIBRARY_IMPL(dsv41, CompositeExplicitAutograd, m) {
   m.impl("window_begin", TORCH_BOX(&window_begin));
   m.impl("window_end", TORCH_BOX(&window_end));
   m.impl("collective_begin", TORCH_BOX(&collective_begin));
+  m.impl("join_windows", TORCH_BOX(&join_windows));
   m.impl("collective_end", TORCH_BOX(&collective_end));
   m.impl("record_weight", TORCH_BOX(&record_weight));
   m.impl("record_unplanned", TORCH_BOX(&record_unplanned));

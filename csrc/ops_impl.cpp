@@ -123,6 +123,10 @@ void window_end(Tensor output) {
       window.has_value());
 }
 
+void join_windows(Tensor anchor) {
+  if (!current_forward()) l2_join(anchor);
+}
+
 void l2_join(Tensor anchor) {
   const Anchor at = anchor_of(anchor, "l2_join", "anchor");
   guarded(at, [&] { Outstanding::of(*at.backend).join(at.place, at.backend->capture_id(at.place)); });
