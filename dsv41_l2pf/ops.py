@@ -19,6 +19,7 @@ TENSOR_OPS = (
     "l2_join",
     "window_begin",
     "window_end",
+    "join_windows",
     "collective_begin",
     "collective_end",
     "record_weight",

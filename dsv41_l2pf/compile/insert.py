@@ -81,7 +81,7 @@ def _insert_join(graph: Graph, last: StaticWindow, inputs: set[int]) -> None:
         with graph.inserting_before(output):
             anchor = empty_anchor(graph, device_of(last.input))
     with graph.inserting_before(output):
-        _call(graph, torch.ops.dsv41.l2_join.default, (anchor,), last.node)
+        _call(graph, torch.ops.dsv41.join_windows.default, (anchor,), last.node)
 
 
 def _call(graph: Graph, op: torch._ops.OpOverload, args: tuple, like: Node) -> None:
