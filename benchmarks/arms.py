@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 
 import dsv41_l2pf
 from dsv41_l2pf import Config, Prefetcher
+from dsv41_l2pf.tuning import Tuning
 
 from . import native
 from .models import MIB
@@ -97,16 +98,21 @@ class Ours(Hooks):
 
     def notes(self) -> dict:
         """What is planned now, for the JSON."""
-        signature = self.signature()
-        windows = signature["windows"]
-        on = [window for window in windows if window["budget_bytes"] > 0]
-        return {
-            "num_windows": len(windows),
-            "num_windows_on": len(on),
-            "planned_mib": signature["planned_bytes"] / MIB,
-            "forms": sorted({window["form"] for window in on}),
-            "reason": signature["reason"],
-        }
+        return notes_of(self.signature())
+
+
+def notes_of(signature: dict) -> dict:
+    """What a signature of `status` plans, for the JSON."""
+    windows = signature["windows"]
+    on = [window for window in windows if window["budget_bytes"] > 0]
+    return {
+        "num_windows": len(windows),
+        "num_windows_on": len(on),
+        "planned_mib": signature["planned_bytes"] / MIB,
+        "window_us": statistics.median(window["window_us"] for window in windows),
+        "forms": sorted({window["form"] for window in on}),
+        "reason": signature["reason"],
+    }
 
 
 @dataclass(frozen=True)
@@ -190,7 +196,9 @@ class ReadFirst(Hooks):
     The two cost the same but for what the GEMMs then find in L2: their difference is the ideal saving.
     """
 
-    def __init__(self, windows: list[list[torch.Tensor]], budget_bytes: int, instead: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, windows: list[list[torch.Tensor]], budget_bytes: int, instead: torch.Tensor | None = None
+    ) -> None:
         """instead: bytes to read in place of the weights, more than L2 holds."""
         self._cuts = [cut(weights, budget_bytes) for weights in windows]
         self._instead = instead
@@ -218,8 +226,12 @@ class ReadFirst(Hooks):
 
 
 def calibration() -> dict:
-    """What `dsv41_l2pf.calibrate` measured on the current device, as JSON can hold it."""
-    found = dsv41_l2pf.calibrate()
-    if isinstance(found, str):
-        found = json.loads(found)
-    return dict(found)
+    """What `dsv41_l2pf.calibrate` measures on the current device now, for the JSON."""
+    return asdict(dsv41_l2pf.calibrate(force=True))
+
+
+def tuning_notes(tuning: Tuning) -> dict:
+    """What `Prefetcher.tune` decided, for the JSON: all but the single windows."""
+    found = asdict(tuning)
+    del found["windows"]
+    return {**found, "num_off": tuning.num_off}

@@ -21,6 +21,8 @@ int l2pf_bench_paced_load(const void* segments, int num_segments, long long in_f
 int l2pf_bench_read(const void* data, long long num_bytes, int num_ctas, void* stream);
 // One thread that waits `wait_us`, and keeps the stream busy so long.
 int l2pf_bench_spin(double wait_us, void* stream);
+// Lines of L2 that were brought as evict_last become normal ones.
+int l2pf_bench_reset_persisting_l2();
 
 }  // extern "C"
 #pragma GCC visibility pop

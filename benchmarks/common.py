@@ -8,8 +8,10 @@ import math
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +58,21 @@ def goal_table(title: str, goals: Iterable[dict[str, Any]]) -> Table:
     table.add_column("result")
     for goal in goals:
         sign = "<=" if goal["at_most"] else ">="
-        result = "met" if goal["met"] else f"missed by {goal['missed_by']:.3f}"
-        table.add_row(goal["text"], f"{sign} {goal['target']:.3f}", f"{goal['measured']:.3f}", result)
+        table.add_row(goal["text"], f"{sign} {goal['target']:.3f}", number(goal["measured"]), verdict(goal))
     return table
+
+
+def number(value: float | None, form: str = ".3f") -> str:
+    """A float as text; a dash for None and for what is not a number."""
+    return "-" if value is None or math.isnan(value) else format(value, form)
+
+
+def verdict(goal: dict[str, Any]) -> str:
+    """goal: as `Goal.record` gives it, or as it comes back from the JSON."""
+    if goal["met"]:
+        return "met"
+    missed_by = number(goal["missed_by"])
+    return "not measured" if missed_by == "-" else f"missed by {missed_by}"
 
 
 def row_table(title: str, rows: Iterable[dict[str, Any]], columns: dict[str, str]) -> Table:
@@ -77,6 +91,9 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog=f"python3 -m benchmarks.{name}", description=description)
     found.add_argument("--out", type=Path, default=RESULTS, help="folder for the JSON and the PNG")
     found.add_argument("--commit", default="", help="what the JSON says was measured, where there is no git")
+    found.add_argument("--no-plot", action="store_true", help="leave the PNG to `python3 -m benchmarks.page`")
+    found.add_argument("--quick", action="store_true", help="a few cases and rounds: does it run, not how fast")
+    found.add_argument("--deadline-s", type=float, default=240, help="start no further case after this long")
     return found
 
 
@@ -126,38 +143,78 @@ def introduce(benchmark: str, record: dict[str, str], cache_state: str) -> None:
 
 @dataclass
 class Document:
-    """The JSON of one benchmark. extra: more keys, beside the agreed ones."""
+    """The JSON of one benchmark, which grows case by case. extra: more keys, beside the agreed ones."""
 
     benchmark: str
     record: dict[str, str]
-    null_spread: float
-    rows: list[dict[str, Any]]
-    goals: list[Goal]
-    extra: dict[str, Any]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+    null_spreads: list[float] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+    begun_s: float = field(default_factory=time.monotonic)
 
-    def write(self, folder: Path) -> Path:
-        """Writes <benchmark>.json to `folder` and returns its path."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.benchmark}.json"
-        content = {
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.begun_s
+
+    @contextmanager
+    def case(self, name: str) -> Iterator[None]:
+        """Keeps a case that raises from taking the others along; `failed` and the exit status tell of it."""
+        try:
+            yield
+        except RuntimeError as error:
+            self.failed[name] = str(error).partition("\n")[0]
+            console.print_exception(max_frames=8)
+
+    def content(self) -> dict[str, Any]:
+        return {
             "benchmark": self.benchmark,
             **self.record,
-            "null_spread": self.null_spread,
+            "null_spread": max(self.null_spreads, default=None),
             "rows": self.rows,
             "goals": [goal.record() for goal in self.goals],
+            "failed": self.failed,
+            "skipped": self.skipped,
+            "elapsed_s": self.elapsed_s,
             **self.extra,
         }
-        path.write_text(json.dumps(content, indent=1) + "\n")
+
+    def write(self, folder: Path) -> Path:
+        """Writes <benchmark>.json to `folder`, whole or not at all, and returns its path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.benchmark}.json"
+        unfinished = path.with_suffix(".json.part")
+        unfinished.write_text(json.dumps(finite(self.content()), indent=1, allow_nan=False) + "\n")
+        unfinished.replace(path)
         return path
 
 
-def finish(document: Document, folder: Path) -> Path:
-    """Prints the goals and writes the JSON; returns its path."""
+def finite(value: Any) -> Any:
+    """`value` with None for every float that JSON has no word for."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def finish(document: Document, args: argparse.Namespace) -> int:
+    """Prints the goals, what was left out and what failed, writes JSON and PNG, and returns the exit status."""
     records = [goal.record() for goal in document.goals]
     console.print(goal_table(f"{document.benchmark}: the goals of issue 4", records))
-    path = document.write(folder)
-    console.print(f"written: {path}")
-    return path
+    if document.skipped:
+        console.print("not measured, the deadline came first: " + ", ".join(document.skipped))
+    for case, error in document.failed.items():
+        console.print(f"FAILED {case}: {error}")
+    path = document.write(args.out)
+    console.print(f"written after {document.elapsed_s:.0f} s: {path}")
+    if not args.no_plot:
+        from . import plots
+
+        plots.draw(path.with_suffix(".png"), document.content())
+    return 1 if document.failed else 0
 
 
 def geometric_mean(values: Iterable[float]) -> float:

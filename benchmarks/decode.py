@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from rich.progress import track
 
-from . import plots
+from dsv41_l2pf.tune import DEFAULT_ROUNDS
+
 from .arms import RIVALS, Ours, calibration
-from .common import Document, Goal, console, environment, finish, introduce, parser, require_cuda, row_table
+from .common import (
+    Document,
+    Goal,
+    console,
+    environment,
+    finish,
+    introduce,
+    parser,
+    require_cuda,
+    row_table,
+)
 from .models import MIB, Shape, Slice, deepseek_v41_flash, llama_70b, random_bytes
 from .runs import AUTO, IDEAL, TUNED, Run, null_of, ratio_of
 from .timing import NULL, OFF, Timed, null_spread, row, time_in_turns
@@ -80,14 +90,17 @@ def sweep(run: Run, ours: Ours, num_rounds: int, case: Case) -> tuple[list[dict[
         arms.append(Timed(f"{mib} MiB", replay, prepare, {"budget_mib": mib}))
     times = time_in_turns(arms, num_rounds)
     ours.set_all(-1)
-    rows = [row(run.case, arm, times, model=case.model, num_tokens=case.num_tokens, delay_us=case.delay_us) for arm in arms[1:]]
+    of_case = {"model": case.model, "num_tokens": case.num_tokens, "delay_us": case.delay_us}
+    rows = [row(run.case, arm, times, **of_case) for arm in arms[1:]]
     auto = rows[0]["ratio_to_off"]
     for entry in rows:
         entry["arm"] = "sweep_auto" if entry["arm"] == "auto" else "sweep"
     return rows, auto / min(entry["ratio_to_off"] for entry in rows[1:])
 
 
-def measure(case: Case, weights: Slice, instead: torch.Tensor, args: argparse.Namespace) -> tuple[list[dict], float, float]:
+def measure(
+    case: Case, weights: Slice, instead: torch.Tensor, args: argparse.Namespace
+) -> tuple[list[dict], float, float]:
     """The rows of one case, its null spread, and the ratio of auto to the best fixed budget (nan when not swept)."""
     run = Run(case.name(weights.shape), weights, case.num_tokens, case.delay_us)
     run.add_rivals()
@@ -107,7 +120,8 @@ def goals_of(case: Case, name: str, rows: list[dict], to_best: float) -> list[Go
     goals, null = [], null_of(rows, name)
     auto, tuned = ratio_of(rows, name, AUTO), ratio_of(rows, name, TUNED)
     if case.step_goal is not None:
-        goals += [Goal(f"{name}: step of off, {arm}", ratio_of(rows, name, arm), case.step_goal) for arm in (TUNED, AUTO)]
+        for arm in (TUNED, AUTO):
+            goals.append(Goal(f"{name}: step of off, {arm}", ratio_of(rows, name, arm), case.step_goal))
     if case.step_goal is not None and case.model in _SHARE_GOALS:
         saving = 1 - ratio_of(rows, name, IDEAL)
         share = (1 - tuned) / saving if saving > 0 else math.nan
@@ -128,47 +142,46 @@ def arguments() -> argparse.Namespace:
     found.add_argument("--rounds", type=int, default=15, help="rounds in which every arm has its turn")
     found.add_argument("--sweep-rounds", type=int, default=9, help="the same for the sweep of fixed budgets")
     found.add_argument("--no-sweep", action="store_true")
-    found.add_argument("--tune-rounds", type=int, default=None, help="rounds of tune; its own choice when left out")
-    found.add_argument("--deadline-s", type=float, default=300, help="start no further case after this long")
-    return found.parse_args()
+    found.add_argument("--tune-rounds", type=int, default=DEFAULT_ROUNDS, help="rounds of tune")
+    args = found.parse_args()
+    if args.quick:
+        args.tokens, args.delays = [_USUAL_TOKENS], [_USUAL_DELAY_US]
+        args.rounds = args.sweep_rounds = 4
+    return args
 
 
-def main() -> None:
+def chosen_cases(models: list[str], tokens: list[int], delays_us: list[float]) -> list[list[Case]]:
+    """Groups of cases of one model each. Those with a goal come first, so that a deadline costs none of them."""
+    wanted = [cases_of(model, tokens, delays_us) for model in models]
+    with_goal = [[case for case in cases if case.step_goal is not None] for cases in wanted]
+    without = [[case for case in cases if case.step_goal is None] for cases in wanted]
+    return [cases for cases in (*with_goal, *without) if cases]
+
+
+def main() -> int:
     args = arguments()
     require_cuda()
-    begin = time.monotonic()
-    record = environment(args.commit)
-    introduce("decode", record, _CACHE_STATE)
-    measured = calibration()
+    document = Document("decode", environment(args.commit))
+    introduce("decode", document.record, _CACHE_STATE)
+    document.extra["calibration"] = calibration()
     instead = random_bytes(512 * MIB)
-    rows: list[dict] = []
-    goals: list[Goal] = []
-    spreads: list[float] = []
-    skipped: list[str] = []
-    wanted = {model: cases_of(model, args.tokens, args.delays) for model in args.models}
-    # Cases with a goal come first, over all models, so that a deadline costs none of them.
-    for with_goal in (True, False):
-        for model, cases in wanted.items():
-            chosen = [case for case in cases if (case.step_goal is not None) is with_goal]
-            if not chosen:
+    for cases in chosen_cases(args.models, args.tokens, args.delays):
+        shape = MODELS[cases[0].model]()
+        weights = Slice(shape)
+        for case in track(cases, description=shape.name, console=console):
+            name = case.name(shape)
+            if document.elapsed_s > args.deadline_s:
+                document.skipped.append(name)
                 continue
-            shape = MODELS[model]()
-            weights = Slice(shape)
-            for case in track(chosen, description=shape.name, console=console):
-                name = case.name(shape)
-                if time.monotonic() - begin > args.deadline_s:
-                    skipped.append(name)
-                    continue
-                found, spread, to_best = measure(case, weights, instead, args)
-                rows += found
-                spreads.append(spread)
-                goals += goals_of(case, name, found, to_best)
-                step_table(name, found)
-            del weights
-    if skipped:
-        console.print("not measured, the deadline came first: " + ", ".join(skipped))
-    document = Document("decode", record, max(spreads), rows, goals, {"calibration": measured, "skipped": skipped})
-    plots.steps(finish(document, args.out).with_suffix(".png"), document)
+            with document.case(name):
+                rows, spread, to_best = measure(case, weights, instead, args)
+                document.rows += rows
+                document.null_spreads.append(spread)
+                document.goals += goals_of(case, name, rows, to_best)
+                step_table(name, rows)
+            document.write(args.out)
+        del weights
+    return finish(document, args)
 
 
 def step_table(name: str, rows: list[dict]) -> None:
@@ -178,4 +191,4 @@ def step_table(name: str, rows: list[dict]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -13,11 +13,11 @@ import torch
 from dsv41_l2pf import Config, Prefetcher
 from dsv41_l2pf.demo.arms import Arm, interleave
 
-from . import native, plots
+from . import native
 from .arms import MODE, cut
 from .common import Document, Goal, console, environment, finish, introduce, parser, row_table
 from .models import MIB
-from .timing import NULL, OFF, null_spread, paired, quartiles
+from .timing import NULL, NUM_WARM_UPS, OFF, Timed, null_spread, row
 
 OURS, SEED = "ours_auto", "seed"
 _NUM_WINDOWS = 64
@@ -31,13 +31,17 @@ _CACHE_STATE = (
 )
 
 
+Measured = tuple[list[dict[str, Any]], list[Goal], float]  # rows, goals, null spread
+
+
 class SeedWay:
     """A prefetcher in Python and ctypes, written after the seed's way: one module-wide state, a table a window."""
 
     def __init__(self, weights: list[torch.Tensor]) -> None:
         self._on_gpu = weights[0].is_cuda
         self._weights = weights
-        self._state: dict[str, Any] = {"signature": None, "index": 0, "pending": None, "learning": {}, "plans": {}, "launched": 0}
+        self._state: dict[str, Any] = {"signature": None, "index": 0, "pending": None, "launched": 0}
+        self._state |= {"learning": {}, "plans": {}}
         self._side = torch.cuda.Stream() if self._on_gpu else None
         self._launch = native.function("seed" if self._on_gpu else "nothing")
 
@@ -124,7 +128,8 @@ def _windows_seed(data: torch.Tensor, weights: list[torch.Tensor]) -> Callable[[
 def _windows_ours(data: torch.Tensor, weights: list[torch.Tensor]) -> Callable[[], None]:
     prefetcher = Prefetcher(Config())
     handle, model = prefetcher.handle, prefetcher.model_id()
-    begin, end, record = (getattr(torch.ops.dsv41, name) for name in ("collective_begin", "collective_end", "record_weight"))
+    begin, end = torch.ops.dsv41.collective_begin, torch.ops.dsv41.collective_end
+    record = torch.ops.dsv41.record_weight
 
     def run() -> None:
         torch.ops.dsv41.begin_forward(handle, model, 1, MODE)
@@ -150,7 +155,9 @@ def _time_us(run: Callable[[], None], synchronize: Callable[[], None]) -> float:
     return elapsed_us
 
 
-def _in_turns(runs: dict[str, Callable[[], None]], num_rounds: int, synchronize: Callable[[], None], repeats: int = 5) -> dict[str, list[float]]:
+def _in_turns(
+    runs: dict[str, Callable[[], None]], num_rounds: int, synchronize: Callable[[], None], repeats: int = 5
+) -> dict[str, list[float]]:
     """Medians of `repeats` host times in us, by arm."""
     current = next(iter(runs.values()))
 
@@ -166,16 +173,17 @@ def _in_turns(runs: dict[str, Callable[[], None]], num_rounds: int, synchronize:
     return interleave(arms, block, num_rounds, lambda: None)
 
 
-def _rows(case: str, times: dict[str, list[float]], count: int, baseline: str = OFF) -> list[dict[str, Any]]:
-    rows = []
-    for arm, found in times.items():
-        low, ratio, high = quartiles(paired(found, times[baseline]))
-        value = quartiles(found)[1] / count
-        rows.append({"case": case, "arm": arm, "value": value, "unit": "us", "ratio_to_off": ratio, "ratio_low": low, "ratio_high": high})
+def _rows(case: str, times: dict[str, list[float]], count: int) -> list[dict[str, Any]]:
+    """One row an arm, its value divided by `count`, the calls or windows that were timed together."""
+    rows = [row(case, Timed(arm, lambda: None), times) for arm in times]
+    for entry in rows:
+        entry["value"] /= count
     return rows
 
 
-def outside(data: torch.Tensor, weights: list[torch.Tensor], num_rounds: int, synchronize: Callable[[], None]) -> tuple[list[dict], list[Goal]]:
+def outside(
+    data: torch.Tensor, weights: list[torch.Tensor], num_rounds: int, synchronize: Callable[[], None]
+) -> Measured:
     """Each operator outside a forward, against the empty operator of its schema."""
     arguments = {
         "collective_begin": (data, _KIND),
@@ -185,11 +193,8 @@ def outside(data: torch.Tensor, weights: list[torch.Tensor], num_rounds: int, sy
         "l2_join": (data,),
         "end_forward": (),
     }
-    rows, goals = [], []
+    rows, goals, spreads = [], [], []
     for name, given in arguments.items():
-        if not hasattr(torch.ops.dsv41, name):
-            console.print(f"this library has no operator {name}: not measured")
-            continue
 
         def many(op: Any, given: tuple = given) -> Callable[[], None]:
             def run() -> None:
@@ -204,22 +209,32 @@ def outside(data: torch.Tensor, weights: list[torch.Tensor], num_rounds: int, sy
         rows += found
         excess = found[-1]["value"] - found[0]["value"]
         goals.append(Goal(f"outside a forward: {name}, us more than an empty op", excess, 1.0))
-    return rows, goals
+        spreads.append(null_spread(times))
+    return rows, goals, max(spreads)
 
 
-def windows(data: torch.Tensor, weights: list[torch.Tensor], num_rounds: int, synchronize: Callable[[], None]) -> tuple[list[dict], list[Goal], float]:
-    """A learned window (begin, end, one record) in eager forwards; the forward's own bracket is shared by all windows."""
+def windows(
+    data: torch.Tensor, weights: list[torch.Tensor], num_rounds: int, synchronize: Callable[[], None]
+) -> Measured:
+    """A learned window (begin, end, one record) in eager forwards; all of them share the forward's own bracket."""
     runs = {name: make(data, weights) for name, make in WINDOWS.items()}
     for run in runs.values():
-        run(), run()  # learn
+        for _ in range(NUM_WARM_UPS):
+            run()
+            synchronize()
     times = _in_turns(runs, num_rounds, synchronize)
     rows = _rows("eager: one learned window", times, len(weights))
-    ours, seed = (next(row["value"] for row in rows if row["arm"] == arm) for arm in (OURS, SEED))
-    goal = Goal("eager: a learned window, of the seed's way", ours / seed, 0.5)
-    return rows, [goal], null_spread(times)
+    ours, seed = _value(rows, OURS), _value(rows, SEED)
+    # On a CPU ours wakes a thread that really reads, while the seed's way calls an empty function.
+    goals = [Goal("eager: a learned window, of the seed's way", ours / seed, 0.5)] if data.is_cuda else []
+    return rows, goals, null_spread(times)
 
 
-def captures(data: torch.Tensor, weights: list[torch.Tensor], num_rounds: int) -> tuple[list[dict], list[Goal]]:
+def _value(rows: list[dict[str, Any]], arm: str) -> float:
+    return next(entry["value"] for entry in rows if entry["arm"] == arm)
+
+
+def captures(data: torch.Tensor, weights: list[torch.Tensor], num_rounds: int) -> Measured:
     """Host time to capture a forward of collectives, with a window each or without."""
 
     def capture(run: Callable[[], None]) -> Callable[[], None]:
@@ -234,39 +249,47 @@ def captures(data: torch.Tensor, weights: list[torch.Tensor], num_rounds: int) -
                 graph.capture_end()
 
         with torch.cuda.stream(stream):
-            for _ in range(2):
+            for _ in range(NUM_WARM_UPS):
                 torch.ops.dsv41.emulated_all_reduce(data, 0.0, 4)
                 run()
+                torch.cuda.synchronize()
         return captured
 
     runs = {name: capture(make(data, weights)) for name, make in WINDOWS.items()}
-    rows = _rows("capture: one window", _in_turns(runs, num_rounds, torch.cuda.synchronize, repeats=3), len(weights))
-    without, ours, seed = (next(row["value"] for row in rows if row["arm"] == arm) for arm in (OFF, OURS, SEED))
-    return rows, [Goal("capture: a window, of the seed's way", (ours - without) / (seed - without), 0.5)]
+    times = _in_turns(runs, num_rounds, torch.cuda.synchronize, repeats=3)
+    rows = _rows("capture: one window", times, len(weights))
+    without, ours, seed = (_value(rows, arm) for arm in (OFF, OURS, SEED))
+    goal = Goal("capture: a window, of the seed's way", (ours - without) / (seed - without), 0.5)
+    return rows, [goal], null_spread(times)
 
 
-def main() -> None:
+def main() -> int:
     arguments = parser("dispatch", __doc__.splitlines()[0])
     arguments.add_argument("--rounds", type=int, default=25, help="rounds in which every arm has its turn")
     arguments.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cuda", "cpu"))
     args = arguments.parse_args()
+    num_rounds = 4 if args.quick else args.rounds
     native.load()
-    record = environment(args.commit)
-    introduce("dispatch", record, _CACHE_STATE)
-    synchronize = torch.cuda.synchronize if args.device == "cuda" else (lambda: None)
+    document = Document("dispatch", environment(args.commit), extra={"device": args.device})
+    introduce("dispatch", document.record, _CACHE_STATE)
+    on_gpu = args.device == "cuda"
+    synchronize = torch.cuda.synchronize if on_gpu else (lambda: None)
     data = torch.ones(16384, device=args.device)
     weights = [torch.zeros(_WEIGHT_BYTES, dtype=torch.uint8, device=args.device) for _ in range(_NUM_WINDOWS)]
-    rows, goals = outside(data, weights, args.rounds, synchronize)
-    found, more, spread = windows(data, weights, args.rounds, synchronize)
-    rows, goals = rows + found, goals + more
-    if args.device == "cuda":
-        found, more = captures(data, weights, args.rounds)
-        rows, goals = rows + found, goals + more
+    parts = {"outside a forward": lambda: outside(data, weights, num_rounds, synchronize)}
+    parts["eager windows"] = lambda: windows(data, weights, num_rounds, synchronize)
+    if on_gpu:
+        parts["captures"] = lambda: captures(data, weights, num_rounds)
+    for name, measure in parts.items():
+        with document.case(name):
+            rows, goals, spread = measure()
+            document.rows += rows
+            document.goals += goals
+            document.null_spreads.append(spread)
     shown = {"case": "", "arm": "", "value": ".3f", "unit": "", "ratio_to_off": ".3f"}
-    console.print(row_table("host time a call or a window", rows, shown))
-    document = Document("dispatch", record, spread, rows, goals, {"device": args.device})
-    plots.costs(finish(document, args.out).with_suffix(".png"), document)
+    console.print(row_table("host time a call or a window", document.rows, shown))
+    return finish(document, args)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""What `gap` measures without a GEMM: the fill rate of each form, and what prefetching does to the collective itself."""
+"""What `gap` measures without a GEMM: the fill rate of each form, and what prefetching does to the collective."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import dsv41_l2pf
 
 from . import native
 from .arms import Hooks, Ours
-from .common import Goal, console, row_table
+from .common import Goal, console, number, row_table
 from .models import MIB, random_bytes
 from .timing import NULL, OFF, Captured, Timed, capture, median_difference, row, time_in_turns
 
@@ -74,11 +74,14 @@ def _fill(weights: list[torch.Tensor], data: torch.Tensor, num_rounds: int) -> l
     rows = [{"case": case, "arm": OFF, "value": read_gbps, "unit": "GB/s", "ratio_to_off": 1.0, "what": "DRAM read"}]
     for form in forms:
         gbps = _gbps(times, f"{form} large", f"{form} small")
-        rows.append({"case": case, "arm": f"ours_{form}", "value": gbps, "unit": "GB/s", "ratio_to_off": gbps / read_gbps})
+        arm = f"ours_{form}"
+        rows.append({"case": case, "arm": arm, "value": gbps, "unit": "GB/s", "ratio_to_off": gbps / read_gbps})
     return rows
 
 
-def _collective(weights: list[torch.Tensor], data: torch.Tensor, num_ctas: int, num_rounds: int) -> list[dict[str, Any]]:
+def _collective(
+    weights: list[torch.Tensor], data: torch.Tensor, num_ctas: int, num_rounds: int
+) -> list[dict[str, Any]]:
     """The collective's own latency, with nothing else in the step but the prefetches beside it."""
     delay_us = _COLLECTIVE_DELAY_US
     off, null = (capture(_windows_step(Hooks(), weights, data, delay_us, num_ctas)) for _ in range(2))
@@ -112,5 +115,5 @@ def measure(num_rounds: int, calibration: dict[str, Any]) -> tuple[list[dict[str
         rows += found
     shown = {"case": "", "arm": "", "value": ".2f", "unit": "", "ratio_to_off": ".3f"}
     console.print(row_table("fill rate, and the collective's own latency", rows, shown))
-    console.print(f"the library's calibration says: DRAM read {calibration.get('dram_read_gbps', float('nan')):.0f} GB/s")
+    console.print(f"the library's own calibration: DRAM read {number(calibration.get('dram_read_gbps'), '.0f')} GB/s")
     return rows, goals

@@ -19,6 +19,7 @@ _SIGNATURES = {
     "paced_load": (ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p),
     "read": (ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_void_p),
     "spin": (ctypes.c_double, ctypes.c_void_p),
+    "reset_persisting_l2": (),
 }
 
 
@@ -61,3 +62,10 @@ def read(address: int, num_bytes: int) -> None:
 def spin(wait_us: float) -> None:
     """Keeps the current stream busy for `wait_us`."""
     call("spin", wait_us)
+
+
+def reset_persisting_l2() -> None:
+    """Ends the privilege of lines that a rival asked to keep, so that no arm pays for another's."""
+    error = function("reset_persisting_l2")()
+    if error:
+        raise RuntimeError(f"l2pf_bench_reset_persisting_l2: CUDA error {error}")

@@ -1,8 +1,10 @@
-"""The pictures: they read in grey, by hatch and marker."""
+"""The pictures, drawn from the content of a benchmark's JSON. They read in grey, by hatch and marker."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -10,7 +12,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first: there is no screen)
 
-from .common import Document  # noqa: E402
+Content = Mapping[str, Any]
 
 # arm -> grey, hatch
 _LOOK = {
@@ -21,6 +23,7 @@ _LOOK = {
     "paced_load": ("0.85", "xx"),
     "ours_auto": ("0.5", ""),
     "ours_tuned": ("0.2", ""),
+    "ours_recaptured": ("0.2", "||"),
     "ideal": ("1.0", "oo"),
 }
 _MARKERS = {
@@ -41,9 +44,9 @@ def _save(figure: plt.Figure, path: Path) -> None:
     plt.close(figure)
 
 
-def steps(path: Path, document: Document) -> None:
+def steps(path: Path, content: Content) -> None:
     """Bars of ratio_to_off with quartiles, one group a case; used by `decode` and `transformers`."""
-    rows = [row for row in document.rows if row["arm"] in _LOOK]
+    rows = [row for row in content["rows"] if row["arm"] in _LOOK]
     cases = list(dict.fromkeys(row["case"] for row in rows))
     arms = [arm for arm in _LOOK if any(row["arm"] == arm for row in rows)]
     figure, axes = plt.subplots(figsize=(10, 1.2 + 0.16 * len(cases) * (len(arms) + 2)), constrained_layout=True)
@@ -63,16 +66,18 @@ def steps(path: Path, document: Document) -> None:
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlabel("step time against off, % (left is faster; whiskers are quartiles)")
-    axes.set_title(f"{document.benchmark} on {document.record['gpu']}")
+    axes.set_title(f"{content['benchmark']} on {content['gpu']}")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
     _save(figure, path)
 
 
-def shares(path: Path, document: Document) -> None:
+def shares(path: Path, content: Content) -> None:
     """The share of the cold-to-hot gap closed, by window length; one panel a GEMM."""
-    rows = [row for row in document.rows if "share" in row and row["arm"] in _MARKERS]
+    rows = [row for row in content["rows"] if row.get("share") is not None and row["arm"] in _MARKERS]
+    rows.sort(key=lambda row: row["delay_us"])
     gemms = list(dict.fromkeys(row["gemm"] for row in rows))
-    figure, panels = plt.subplots(1, len(gemms), figsize=(3.4 * len(gemms), 4), sharey=True, constrained_layout=True, squeeze=False)
+    size = {"figsize": (3.4 * len(gemms), 4), "constrained_layout": True}
+    figure, panels = plt.subplots(1, len(gemms), sharey=True, squeeze=False, **size)
     for axes, gemm in zip(panels[0], gemms):
         for arm, (marker, line) in _MARKERS.items():
             mine = [row for row in rows if row["gemm"] == gemm and row["arm"] == arm]
@@ -86,13 +91,13 @@ def shares(path: Path, document: Document) -> None:
         axes.set_ylim(-1, 1.3)
     panels[0][0].set_ylabel("share of the cold-to-hot gap closed")
     panels[0][-1].legend(loc="lower right", fontsize=7)
-    figure.suptitle(f"{document.benchmark} on {document.record['gpu']}")
+    figure.suptitle(f"{content['benchmark']} on {content['gpu']}")
     _save(figure, path)
 
 
-def costs(path: Path, document: Document) -> None:
+def costs(path: Path, content: Content) -> None:
     """Bars of host time in us, one group a case; used by `dispatch`."""
-    rows = document.rows
+    rows = content["rows"]
     cases = list(dict.fromkeys(row["case"] for row in rows))
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     figure, axes = plt.subplots(figsize=(9, 1.2 + 0.3 * len(cases) * len(arms)), constrained_layout=True)
@@ -106,6 +111,16 @@ def costs(path: Path, document: Document) -> None:
     axes.set_yticks([index + height * (len(arms) - 1) / 2 for index in range(len(cases))], cases, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("host time, us")
-    axes.set_title(f"{document.benchmark} on {document.record['gpu']}, torch {document.record['torch']}")
+    axes.set_title(f"{content['benchmark']} on {content['gpu']}, torch {content['torch']}")
     axes.legend(fontsize=8)
     _save(figure, path)
+
+
+DRAWINGS = {"gap": shares, "decode": steps, "transformers": steps, "dispatch": costs}
+
+
+def draw(path: Path, content: Content) -> None:
+    """Draws the picture of one benchmark to `path`. Does nothing when nothing was measured that it shows."""
+    is_shown = any(row.get("share") is not None or content["benchmark"] != "gap" for row in content["rows"])
+    if is_shown:
+        DRAWINGS[content["benchmark"]](path, content)

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
-from .arms import GEOMETRIES, RIVALS, Geometry, Hooks, Ours, ReadFirst, Rival, window_bytes
+from dsv41_l2pf.tune import DEFAULT_ROUNDS
+
+from .arms import GEOMETRIES, RIVALS, Geometry, Hooks, Ours, ReadFirst, Rival, tuning_notes, window_bytes
 from .models import MIB, Slice
 from .timing import NULL, OFF, Captured, Timed, capture, median_difference, quartiles, require_same_outputs, row
 
-EMPTY, AUTO, TUNED, IDEAL = "empty", "ours_auto", "ours_tuned", "ideal"
+EMPTY, AUTO, TUNED, RECAPTURED, IDEAL = "empty", "ours_auto", "ours_tuned", "ours_recaptured", "ideal"
 _REAL, _DUMMY = "real", "dummy"
 
 
@@ -60,54 +62,62 @@ class Run:
             dummy = self.capture(ReadFirst(self.windows, budget, instead))
             self.add(_ideal_name(_DUMMY, budget), dummy, budget_bytes=budget)
 
-    def add_ours(self, tune_rounds: int | None = None, with_tuned: bool = True) -> Ours:
-        """`ours_auto` and, when asked for, `ours_tuned`: each has a prefetcher and a graph of its own."""
+    def add_ours(self, tune_rounds: int = DEFAULT_ROUNDS, with_tuned: bool = True) -> Ours:
+        """`ours_auto` and, when asked for, `ours_tuned`: each has a prefetcher and a graph of its own.
+
+        `ours_tuned` is the graph that tune measured, with nodes for windows that it switched off; `ours_recaptured` was
+        captured after that, and has none.
+        """
         auto = Ours(self.num_tokens)
         self.add(AUTO, self.capture(auto)).notes = auto.notes()
         if with_tuned:
             tuned = Ours(self.num_tokens)
             captured = self.capture(tuned)
-            rounds = {} if tune_rounds is None else {"rounds": tune_rounds}
-            tuned.prefetcher.tune(captured.replay, **rounds)
-            self.add(TUNED, captured).notes = tuned.notes()
+            arm = self.add(TUNED, captured)
+            tuning = tuned.prefetcher.tune(
+                captured.replay, baseline=self.off.replay, rounds=tune_rounds, progress=False
+            )
+            require_same_outputs(f"{self.case}, {TUNED}", captured, self.off)
+            arm.notes = {**tuned.notes(), "tune": tuning_notes(tuning)}
+            self.add(RECAPTURED, self.capture(tuned))
         return auto
 
     def rows(self, times: dict[str, list[float]], **extra: Any) -> list[dict[str, Any]]:
-        """One row an arm: each rival by the better of its budgets, the ideal by the best."""
-        rows = [row(self.case, arm, times, **extra) for arm in self.arms]
-        plain = [found for found in rows if "budget_bytes" not in found]
-        for rival in RIVALS:
-            variants = [found for found in rows if found.get("rival") == rival]
-            if variants:
-                best = min(variants, key=lambda found: found["ratio_to_off"])
-                measured = {found["arm"]: found["ratio_to_off"] for found in variants}
-                plain.append({**best, "arm": rival, "variant": best["arm"], "variants": measured})
-        ideal = self._ideal_row(times, extra)
-        return [*plain, ideal] if ideal else plain
+        """See `rows_of`."""
+        return rows_of(self.case, self.arms, times, **extra)
 
-    def _ideal_row(self, times: dict[str, list[float]], extra: dict[str, Any]) -> dict[str, Any] | None:
-        budgets = [arm.notes["budget_bytes"] for arm in self.arms if arm.name.startswith(_REAL)]
-        if not budgets:
-            return None
-        savings = {
-            budget: median_difference(times, _ideal_name(_DUMMY, budget), _ideal_name(_REAL, budget))
-            for budget in budgets
-        }
-        best = max(savings, key=savings.get)
-        dummy, real = times[_ideal_name(_DUMMY, best)], times[_ideal_name(_REAL, best)]
-        shares = [(d - r) / off for d, r, off in zip(dummy, real, times[OFF], strict=True)]
-        low, share, high = quartiles(shares)
-        return {
-            "case": self.case,
-            "arm": IDEAL,
-            "value": statistics.median(times[OFF]) - savings[best],
-            "unit": "us",
-            "ratio_to_off": 1 - share,
-            "ratio_low": 1 - high,
-            "ratio_high": 1 - low,
-            "budget_mib": best / MIB,
-            **extra,
-        }
+
+def rows_of(case: str, arms: list[Timed], times: dict[str, list[float]], **extra: Any) -> list[dict[str, Any]]:
+    """One row an arm: each rival by the better of its budgets, the ideal by the best."""
+    rows = [row(case, arm, times, **extra) for arm in arms]
+    plain = [found for found in rows if "budget_bytes" not in found]
+    for rival in RIVALS:
+        variants = [found for found in rows if found.get("rival") == rival]
+        if variants:
+            best = min(variants, key=lambda found: found["ratio_to_off"])
+            measured = {found["arm"]: found["ratio_to_off"] for found in variants}
+            plain.append({**best, "arm": rival, "variant": best["arm"], "variants": measured})
+    budgets = [arm.notes["budget_bytes"] for arm in arms if arm.name.startswith(_REAL)]
+    return [*plain, {**_ideal_row(case, budgets, times), **extra}] if budgets else plain
+
+
+def _ideal_row(case: str, budgets: list[int], times: dict[str, list[float]]) -> dict[str, Any]:
+    savings = {
+        budget: median_difference(times, _ideal_name(_DUMMY, budget), _ideal_name(_REAL, budget)) for budget in budgets
+    }
+    best = max(savings, key=savings.get)
+    dummy, real = times[_ideal_name(_DUMMY, best)], times[_ideal_name(_REAL, best)]
+    low, share, high = quartiles([(d - r) / off for d, r, off in zip(dummy, real, times[OFF], strict=True)])
+    return {
+        "case": case,
+        "arm": IDEAL,
+        "value": statistics.median(times[OFF]) - savings[best],
+        "unit": "us",
+        "ratio_to_off": 1 - share,
+        "ratio_low": 1 - high,
+        "ratio_high": 1 - low,
+        "budget_mib": best / MIB,
+    }
 
 
 def _published(geometry: Geometry) -> dict[str, Any]:
@@ -115,7 +125,7 @@ def _published(geometry: Geometry) -> dict[str, Any]:
 
 
 def _ideal_name(which: str, budget_bytes: int) -> str:
-    return f"{which} {budget_bytes / MIB:.1f} MiB"
+    return f"{which} {budget_bytes / MIB:.2f} MiB"
 
 
 def null_of(rows: list[dict[str, Any]], case: str) -> float:

@@ -49,3 +49,5 @@ int l2pf_bench_spin(double wait_us, void* stream) {
   bench_spin<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<uint64_t>(wait_us * 1e3));
   return cudaGetLastError();
 }
+
+int l2pf_bench_reset_persisting_l2() { return cudaCtxResetPersistingL2Cache(); }

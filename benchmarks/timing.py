@@ -14,7 +14,8 @@ from dsv41_l2pf.demo.arms import Arm, interleave
 from . import native
 
 OFF, NULL = "off", "null"
-NUM_WARM_UPS = 2
+# The library learns in the first, times its windows in the second and reads those times in the third.
+NUM_WARM_UPS = 3
 # The first replay after another arm's finds other bytes in L2 and is not counted.
 REPLAYS_PER_BLOCK = 4
 # The GPU is held this long while the host enqueues a block, so that launches never show in the times.
@@ -37,13 +38,13 @@ class Captured:
 
 
 def capture(step: Callable[[], list[torch.Tensor]], main_priority: int = 0) -> Captured:
-    """Runs `step` eagerly twice, then captures it on a stream of `main_priority` (-1 is higher than 0)."""
+    """Runs `step` eagerly a few times, then captures it on a stream of `main_priority` (-1 is higher than 0)."""
     stream = torch.cuda.Stream(priority=main_priority)
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         for _ in range(NUM_WARM_UPS):
             step()
-    torch.cuda.synchronize()
+            torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         outputs = step()
@@ -78,6 +79,7 @@ class Timed:
 def _block(replay: Callable[[], None], num_replays: int) -> list[float]:
     """The times of `num_replays` back-to-back replays in us, after one that is not counted."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(num_replays + 1)]
+    native.reset_persisting_l2()
     native.spin(_HOLD_US)
     replay()
     for event in events[:-1]:
