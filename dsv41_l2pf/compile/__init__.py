@@ -4,6 +4,6 @@ Weights are found statically here, so compiled code needs no learning forward.
 """
 
 from .backend import CompileBackend, compile_backend, dsv41
-from .report import GraphReport, clear_reports, reports
+from .report import GraphReport, WindowReport, clear_reports, reports
 
-__all__ = ["CompileBackend", "GraphReport", "clear_reports", "compile_backend", "dsv41", "reports"]
+__all__ = ["CompileBackend", "GraphReport", "WindowReport", "clear_reports", "compile_backend", "dsv41", "reports"]

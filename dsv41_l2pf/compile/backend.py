@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,82 +14,88 @@ from torch.fx import GraphModule
 from ..config import Config
 from .names import has_subclasses, weight_name
 from .place import place_in_aten, place_in_dynamo
-from .report import GraphReport, add_report
+from .report import GRADIENTS, GraphReport, add_report
 
 logger = logging.getLogger("dsv41_l2pf")
 
+_INDUCTOR = "inductor"
+_FREEZING = "freezing repacks the weights: the bytes that a window could bring are not those that are read"
+_SUBCLASSES = "tensor subclasses hide its operators; only inner='inductor' sees through them"
 
+
+@dataclass(unsafe_hash=True)  # by value: Dynamo compiles a function anew for every other backend
 class CompileBackend:
     """What `torch.compile(model, backend=...)` takes. See `compile_backend`."""
 
-    __name__ = "dsv41"  # torch.compile shows it
+    inner: str | Callable
+    config: Config | None
 
-    def __init__(self, inner: str | Callable, config: Config | None) -> None:
-        self._inner = inner
-        self._config = config
+    __name__ = "dsv41"  # what torch.compile calls it in its logs
 
     def __call__(self, gm: GraphModule, example_inputs: list, **kwargs: Any) -> Callable:
-        config = Config.from_env() if self._config is None else self._config
+        config = Config.from_env() if self.config is None else self.config
+        if self.inner == _INDUCTOR:
+            return _compile_with_inductor(gm, example_inputs, config, kwargs)
         if has_subclasses(gm.graph):
-            return self._compile_subclasses(gm, example_inputs, config, kwargs)
-        _note(place_in_dynamo(gm, config))
-        if self._inner == "inductor":
-            return torch._TorchCompileInductorWrapper(**_modes(kwargs))(gm, example_inputs)
-        return _look_up(self._inner)(gm, example_inputs, **kwargs)
+            _note(GraphReport(reason=_SUBCLASSES))
+        else:
+            _note(place_in_dynamo(gm, config))
+        from torch._dynamo.backends.registry import lookup_backend
+
+        return lookup_backend(self.inner)(gm, example_inputs, **kwargs)
 
     def reset(self) -> None:
         """What torch.compiler.reset() asks of a backend."""
-        if self._inner == "inductor":
-            torch._TorchCompileInductorWrapper(None, {"triton.cudagraphs": True}, None).reset()
-        elif hasattr(self._inner, "reset"):
-            self._inner.reset()
-
-    def _compile_subclasses(self, gm: GraphModule, example_inputs: list, config: Config, kwargs: dict) -> Callable:
-        """The collectives of DTensor, and the reads of quantised tensors, show only behind AOTAutograd."""
-        if self._inner != "inductor":
-            _note(GraphReport(reason="tensor subclasses hide its operators; only inner='inductor' sees through them"))
-            return _look_up(self._inner)(gm, example_inputs, **kwargs)
-        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-        names = [weight_name(node) for node in gm.graph.find_nodes(op="placeholder")]
-
-        def inner_compile(aten: GraphModule, inputs: list, **details: Any) -> Any:
-            if not details.get("is_backward"):
-                _note(place_in_aten(aten, list(details.get("static_input_idxs", ())), names, config))
-            return compile_fx_inner(aten, inputs, **details)
-
-        patches = torch._TorchCompileInductorWrapper(**_modes(kwargs)).config
-        # AOTAutograd's cache sees only Dynamo's graph: without this it would return code with another config's windows.
-        tag = f"{torch.compiler.config.cache_key_tag}|dsv41_l2pf {config}"
-        with torch.compiler.config.patch(cache_key_tag=tag):
-            return compile_fx(gm, example_inputs, inner_compile=inner_compile, config_patches=patches)
+        if hasattr(self.inner, "reset"):
+            self.inner.reset()
+        elif "torch._inductor.cudagraph_trees" in sys.modules:
+            sys.modules["torch._inductor.cudagraph_trees"].reset_cudagraph_trees()
 
 
-def compile_backend(inner: str | Callable = "inductor", config: Config | None = None) -> CompileBackend:
+def compile_backend(inner: str | Callable = _INDUCTOR, config: Config | None = None) -> CompileBackend:
     """A backend for torch.compile that opens a window around every collective of a graph.
 
     inner: the backend that compiles the edited graph, by name or as a callable; `mode=` and `options=` go to it.
-    config: the settings; None reads the environment at every compilation.
+    config: the settings; None reads the environment at every compilation. `enabled`, `budget_bytes`, `all_gather` and
+    `max_tokens` matter here.
     """
     return CompileBackend(inner, config)
 
 
-def dsv41(gm: GraphModule, example_inputs: list, **kwargs: Any) -> Callable:
-    """`torch.compile(model, backend="dsv41")`: `compile_backend()` under a name that torch.compile knows."""
-    return compile_backend()(gm, example_inputs, **kwargs)
+dsv41 = compile_backend()  # what `torch.compile(model, backend="dsv41")` finds
 
 
-def _modes(kwargs: dict) -> dict:
-    unknown = set(kwargs) - {"mode", "options"}
-    if unknown:
-        raise TypeError(f"backend dsv41: expected mode= and options=, got {', '.join(sorted(unknown))}")
-    return {"mode": kwargs.get("mode"), "options": kwargs.get("options"), "dynamic": None}
+def _compile_with_inductor(gm: GraphModule, example_inputs: list, config: Config, kwargs: dict) -> Callable:
+    from torch._inductor import config as inductor_config
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    patches = _inductor_options(**kwargs)
+    if patches.get("freezing", inductor_config.freezing):
+        _note(GraphReport(reason=_FREEZING))
+        return compile_fx(gm, example_inputs, config_patches=patches)
+    if not has_subclasses(gm.graph):
+        _note(place_in_dynamo(gm, config))
+        return compile_fx(gm, example_inputs, config_patches=patches)
+
+    # The collectives of DTensor, and the reads of quantised tensors, show only behind AOTAutograd.
+    names = [weight_name(node) for node in gm.graph.find_nodes(op="placeholder")]
+
+    def inner_compile(aten: GraphModule, inputs: list, **details: Any) -> Any:
+        if details.get("is_inference"):
+            _note(place_in_aten(aten, list(details.get("static_input_idxs", ())), names, config))
+        elif not details.get("is_backward"):
+            _note(GraphReport(reason=GRADIENTS))
+        return compile_fx_inner(aten, inputs, **details)
+
+    # AOTAutograd's cache sees only Dynamo's graph: without this it would return code with another config's windows.
+    tag = f"{torch.compiler.config.cache_key_tag}|dsv41_l2pf {config}"
+    with torch.compiler.config.patch(cache_key_tag=tag):
+        return compile_fx(gm, example_inputs, inner_compile=inner_compile, config_patches=patches)
 
 
-def _look_up(inner: str | Callable) -> Callable:
-    from torch._dynamo.backends.registry import lookup_backend
-
-    return lookup_backend(inner)
+def _inductor_options(mode: str | None = None, options: dict | None = None) -> dict[str, Any]:
+    """What `torch.compile(backend="inductor")` makes of its mode and options. Raises TypeError on other keywords."""
+    return torch._TorchCompileInductorWrapper(mode, options, None).config
 
 
 def _note(report: GraphReport) -> None:

@@ -1,4 +1,4 @@
-"""Reads an FX graph: its collectives, its weights, and which weights an operator reads.
+"""Reads an FX graph: what its nodes are, and which of them are collectives.
 
 It works on the graph that Dynamo hands to a backend (torch functions and methods, `example_value`) and on the ATen graph
 behind AOTAutograd (`val`). In both, fake tensors tell what is a view of what: a view shares its base's storage.
@@ -20,21 +20,6 @@ from ..weights import DEVICES, storage_key
 # Collectives that an engine hides in an operator of its own: their run-time hook brackets them.
 _ENGINES = ("vllm", "sglang", "sgl_kernel", "sgl_collective")
 _ENGINE_KINDS = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all|broadcast")
-
-# These take a tensor for its shape, dtype or storage and read none of its bytes.
-_METADATA = re.compile(
-    r"_?(new_)?(empty|zeros|ones|full|rand|randn|randint)(_like|_strided|_permuted)?|new_tensor|size|stride|numel|dim|"
-    r"sym_size|sym_stride|sym_numel|is_contiguous|is_floating_point|is_same_size"
-)
-
-# These read only the rows that their indices name.
-_ROW_LOOKUPS = frozenset(
-    "embedding embedding_bag _embedding_bag _embedding_bag_forward_only index_select gather index _unsafe_index "
-    "take take_along_dim".split()
-)
-
-# These read the experts that the router chose, of a stack of all of them.
-_ROUTED = re.compile(r".*(grouped_mm|grouped_gemm|fused_moe|fused_experts|moe_forward|moe_gemm).*")
 
 
 def values_of(node: Node) -> list[torch.Tensor]:
@@ -87,7 +72,8 @@ def op_name(node: Node) -> str:
     return "" if overload is None else overload._schema.name
 
 
-def _short_name(node: Node) -> str:
+def short_name(node: Node) -> str:
+    """The name of the operator, function or method that a node calls, without its namespace."""
     name = op_name(node).partition("::")[2]
     return name or (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))
 
@@ -125,7 +111,7 @@ def writes(node: Node) -> list[Node]:
                 value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
                 written += nodes_in(value)
         return written
-    name = _short_name(node)
+    name = short_name(node)
     if node.target in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__")):
         return nodes_in(node.args[:1])
     return nodes_in(node.kwargs.get("out"))
@@ -135,62 +121,3 @@ _IN_PLACE_OPERATORS = frozenset(
     getattr(operator, name)
     for name in "setitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul".split()
 )
-
-
-class Weights:
-    """The parameters and buffers of a graph that it does not write."""
-
-    def __init__(self, graph: Graph, candidates: dict[Node, str]) -> None:
-        """candidates: the nodes that hold parameters and buffers, with their names."""
-        written = {key for node in graph.nodes for target in writes(node) for key in storages_of(target)}
-        self._names = candidates
-        self._nodes = {node for node in candidates if usable(node) and not storages_of(node) & written}
-        self._storages = {key for node in self._nodes for key in storages_of(node)}
-        self.inputs = {
-            key for node in graph.nodes if node.op in ("placeholder", "get_attr") for key in storages_of(node)
-        }
-        self.rows: dict[str, None] = {}  # names of weights of which only rows are read
-        self.routed: dict[str, None] = {}  # names of weights of which the router chooses the experts that are read
-
-    def name(self, node: Node) -> str:
-        return self._names.get(node, node.name)
-
-    def read_by(self, node: Node) -> list[Node]:
-        """The weights whose bytes a node reads, in argument order. Those read in part go to `rows` or `routed`."""
-        if node.op not in ("call_function", "call_method", "call_module"):
-            return []
-        name = _short_name(node)
-        if op_name(node).startswith("dsv41::") or _METADATA.fullmatch(name):
-            return []
-        returned = storages_of(node)
-        found: dict[Node, None] = {}
-        for position, argument in enumerate(nodes_in((node.args, node.kwargs))):
-            if not storages_of(argument) & self._storages - returned:
-                continue  # no weight; or only viewed: the result has its storage
-            weight = self._viewed_by(argument)
-            if weight is None:
-                continue
-            if _ROUTED.fullmatch(name):
-                self.routed[self.name(weight)] = None
-            elif _looks_up_rows(node, name, position):
-                # A stack of matrices looked up by row holds experts; a matrix is an embedding.
-                table = self.routed if values_of(argument)[0].dim() > 2 else self.rows
-                table[self.name(weight)] = None
-            else:
-                found[weight] = None
-        return list(found)
-
-    def _viewed_by(self, node: Node) -> Node | None:
-        """The weight that a node is, or is a view of. Several weights may share one storage."""
-        while node not in self._nodes:
-            shared = storages_of(node)
-            node = next((base for base in node.all_input_nodes if storages_of(base) & shared), None)
-            if node is None:
-                return None
-        return node
-
-
-def _looks_up_rows(node: Node, name: str, position: int) -> bool:
-    if node.target is torch.nn.functional.embedding or node.target is torch.nn.functional.embedding_bag:
-        return position == 1
-    return position == 0 and (name in _ROW_LOOKUPS or node.target is operator.getitem)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 from torch.fx import Graph, Node
 
-from .graph import Weights, collective_of, device_of, op_name, storages_of, usable, writes
+from .graph import collective_of, device_of, op_name, storages_of, usable, writes
+from .weights import Weights
 from .windows import StaticWindow
 
 # Makes a node that holds an empty tensor on a device.
@@ -49,7 +50,7 @@ def insert_windows(
             with graph.inserting_after(window.last):
                 _call(graph, torch.ops.dsv41.window_end.default, (window.output,), window.node)
     if opened:
-        _insert_join(graph, opened[-1], weights.inputs)
+        _insert_join(graph, opened[-1], weights.inputs, make_empty)
 
 
 def _written_by(window: StaticWindow) -> bool:
@@ -65,7 +66,7 @@ def _at_hand(graph: Graph, weight: Node) -> Node:
     return node
 
 
-def _insert_join(graph: Graph, last: StaticWindow, inputs: set[int]) -> None:
+def _insert_join(graph: Graph, last: StaticWindow, inputs: set[int], make_empty: EmptyAnchor) -> None:
     """The join waits for the last prefetch behind everything else, at no tensor that would otherwise be dead by then."""
     output = graph.find_nodes(op="output")[0]
     returned = output.all_input_nodes
@@ -79,7 +80,7 @@ def _insert_join(graph: Graph, last: StaticWindow, inputs: set[int]) -> None:
         anchor = last.output
     if anchor is None:
         with graph.inserting_before(output):
-            anchor = empty_anchor(graph, device_of(last.input))
+            anchor = make_empty(graph, device_of(last.input))
     with graph.inserting_before(output):
         _call(graph, torch.ops.dsv41.join_windows.default, (anchor,), last.node)
 

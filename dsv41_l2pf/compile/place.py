@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch.fx import GraphModule, Node
 
 from ..config import AUTO_BUDGET, Config
-from .graph import Weights, is_engine_collective, collective_of
+from .graph import collective_of, is_engine_collective
 from .insert import EmptyAnchor, empty_anchor, empty_aten_anchor, insert_windows, is_placed
 from .names import aten_weights, dynamo_weights
 from .report import GraphReport, WindowReport
+from .weights import Weights
 from .windows import StaticWindow, find_windows, num_bytes_of
 
 
@@ -31,8 +32,8 @@ def _place(gm: GraphModule, candidates: dict[Node, str], config: Config, make_em
     windows = find_windows(gm.graph, weights, config)
     report = GraphReport(
         tuple(_report_of(window, weights, config.budget_bytes) for window in windows) + _nested(gm),
-        tuple(weights.rows),
-        tuple(weights.routed),
+        weights.rows,
+        weights.routed,
     )
     if report.num_windows:
         insert_windows(gm.graph, windows, weights, config.budget_bytes, make_empty)

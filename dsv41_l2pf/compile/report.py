@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+GRADIENTS = "gradients are recorded: compile under torch.no_grad() or torch.inference_mode()"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from torch.fx import Graph, Node
 from ..config import AUTO_BUDGET, Config
 from ..collectives import Collective, is_asynchronous
 from .graph import (
-    Weights,
     collective_of,
     device_of,
     is_engine_collective,
@@ -21,6 +20,8 @@ from .graph import (
     usable,
     values_of,
 )
+from .report import GRADIENTS
+from .weights import Weights
 
 
 @dataclass
@@ -58,9 +59,11 @@ def find_windows(graph: Graph, weights: Weights, config: Config) -> list[StaticW
             if bracketed_by_model:
                 window.reason = "bracketed already"
             windows.append(window)
-        elif windows:
-            seen = windows[-1].weights
-            seen += [weight for weight in weights.read_by(node) if weight not in seen]
+        else:
+            read = weights.read_by(node)
+            if windows:
+                seen = windows[-1].weights
+                seen += [weight for weight in read if weight not in seen]
     for window in windows:
         _settle(window, config)
     return windows
@@ -73,7 +76,9 @@ def _window_of(node: Node, collective: Collective, config: Config) -> StaticWind
         window.reason = "it sends no plain CPU or CUDA tensor"
         return window
     window.input = sent[0]
-    if collective.kind == "all_gather" and not config.all_gather:
+    if any(value.requires_grad for value in values_of(sent[0])):
+        window.reason = GRADIENTS
+    elif collective.kind == "all_gather" and not config.all_gather:
         window.reason = "all-gathers are off"
     elif (num_tokens := _num_tokens(sent[0])) > config.max_tokens:
         window.reason = f"{num_tokens} tokens, more than max_tokens = {config.max_tokens}"
@@ -119,7 +124,7 @@ def _settle(window: StaticWindow, config: Config) -> None:
     device = device_of(window.input)
     window.weights = _within_budget([w for w in window.weights if device_of(w) == device], config.budget_bytes)
     if not window.weights:
-        window.reason = "the budget is 0" if config.budget_bytes == 0 else "no weight is read after it"
+        window.reason = "the budget is 0" if config.budget_bytes == 0 else "no weight is read after it in its graph"
 
 
 def _within_budget(weights: list[Node], budget_bytes: int) -> list[Node]:
