@@ -164,8 +164,8 @@ class Document:
         """Keeps a case that raises from taking the others along; `failed` and the exit status tell of it."""
         try:
             yield
-        except RuntimeError as error:
-            self.failed[name] = str(error).partition("\n")[0]
+        except Exception as error:  # noqa: BLE001  machine time is dear: the other cases are still worth having
+            self.failed[name] = str(error).partition("\n")[0] or type(error).__name__
             console.print_exception(max_frames=8)
 
     def content(self) -> dict[str, Any]:

@@ -52,8 +52,8 @@ _ARMS = """\
 | empty | our graph with every window switched off |
 
 The rivals are our own code of the geometry that others published: seed is the adapter this project began from, bulk_4k
-a fork of vLLM, paced_load a C++ engine for GB10. Each also runs with 32 MiB (paced_load with 512 KiB in flight), and the
-better of the two counts.
+a fork of vLLM, paced_load a C++ engine for GB10. Each also runs with 32 MiB (paced_load with 512 KiB in flight), and
+the better of the two counts.
 """
 
 

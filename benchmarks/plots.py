@@ -14,18 +14,20 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first: the
 
 Content = Mapping[str, Any]
 
-# arm -> grey, hatch
-_LOOK = {
-    "null": ("1.0", ""),
-    "empty": ("1.0", ".."),
-    "seed": ("0.85", "//"),
-    "bulk_4k": ("0.85", "\\\\"),
-    "paced_load": ("0.85", "xx"),
-    "ours_auto": ("0.5", ""),
-    "ours_tuned": ("0.2", ""),
-    "ours_recaptured": ("0.2", "||"),
-    "ideal": ("1.0", "oo"),
+# arm -> marker, fill
+_DOTS = {
+    "null": ("|", "black"),
+    "empty": ("_", "black"),
+    "seed": ("v", "white"),
+    "bulk_4k": ("^", "white"),
+    "paced_load": ("s", "white"),
+    "ours_auto": ("o", "0.6"),
+    "ours_tuned": ("o", "black"),
+    "ours_recaptured": ("D", "black"),
+    "ideal": ("*", "white"),
 }
+# arm -> grey, hatch
+_BARS = {"null": ("1.0", ".."), "seed": ("0.85", "//"), "ours_auto": ("0.4", "")}
 _MARKERS = {
     "seed": ("v", ":"),
     "bulk_4k": ("^", ":"),
@@ -45,25 +47,25 @@ def _save(figure: plt.Figure, path: Path) -> None:
 
 
 def steps(path: Path, content: Content) -> None:
-    """Bars of ratio_to_off with quartiles, one group a case; used by `decode` and `transformers`."""
-    rows = [row for row in content["rows"] if row["arm"] in _LOOK]
+    """A line a case, a marker an arm: ratio_to_off with quartiles; used by `decode` and `transformers`."""
+    rows = [row for row in content["rows"] if row["arm"] in _DOTS]
     cases = list(dict.fromkeys(row["case"] for row in rows))
-    arms = [arm for arm in _LOOK if any(row["arm"] == arm for row in rows)]
-    figure, axes = plt.subplots(figsize=(10, 1.2 + 0.16 * len(cases) * (len(arms) + 2)), constrained_layout=True)
-    height = 1 / (len(arms) + 1.5)
+    arms = [arm for arm in _DOTS if any(row["arm"] == arm for row in rows)]
+    figure, axes = plt.subplots(figsize=(11, 1.5 + 0.5 * len(cases)), constrained_layout=True)
     for position, arm in enumerate(arms):
-        mine = {row["case"]: row for row in rows if row["arm"] == arm}
-        at = [index + position * height for index, case in enumerate(cases) if case in mine]
-        found = [mine[case] for case in cases if case in mine]
-        change = [100 * (row["ratio_to_off"] - 1) for row in found]
-        errors = [
-            [100 * max(0.0, row["ratio_to_off"] - row["ratio_low"]) for row in found],
-            [100 * max(0.0, row["ratio_high"] - row["ratio_to_off"]) for row in found],
-        ]
-        grey, hatch = _LOOK[arm]
-        axes.barh(at, change, height, xerr=errors, color=grey, hatch=hatch, edgecolor="black", label=arm, linewidth=0.6)
-    axes.set_yticks([index + height * (len(arms) - 1) / 2 for index in range(len(cases))], cases, fontsize=8)
-    axes.invert_yaxis()
+        mine = [row for row in rows if row["arm"] == arm]
+        # Inside a case's line the arms lie under one another, so that whiskers can be told apart.
+        at = [cases.index(row["case"]) + 0.8 * (position / max(1, len(arms) - 1) - 0.5) for row in mine]
+        change = [100 * (row["ratio_to_off"] - 1) for row in mine]
+        low = [100 * max(0.0, row["ratio_to_off"] - row["ratio_low"]) for row in mine]
+        high = [100 * max(0.0, row["ratio_high"] - row["ratio_to_off"]) for row in mine]
+        marker, fill = _DOTS[arm]
+        look = {"markerfacecolor": fill, "markeredgecolor": "black", "ecolor": "0.5", "markersize": 6, "elinewidth": 1}
+        axes.errorbar(change, at, xerr=[low, high], fmt=marker, label=arm, **look)
+    for between in range(1, len(cases)):
+        axes.axhline(between - 0.5, color="0.85", linewidth=0.8)
+    axes.set_yticks(range(len(cases)), cases, fontsize=8)
+    axes.set_ylim(len(cases) - 0.5, -0.5)
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlabel("step time against off, % (left is faster; whiskers are quartiles)")
     axes.set_title(f"{content['benchmark']} on {content['gpu']}")
@@ -105,7 +107,7 @@ def costs(path: Path, content: Content) -> None:
     for position, arm in enumerate(arms):
         mine = {row["case"]: row["value"] for row in rows if row["arm"] == arm}
         at = [index + position * height for index, case in enumerate(cases) if case in mine]
-        grey, hatch = _LOOK.get(arm, ("1.0", ""))
+        grey, hatch = _BARS.get(arm, ("1.0", ""))
         values = [mine[case] for case in cases if case in mine]
         axes.barh(at, values, height, color=grey, hatch=hatch, edgecolor="black", label=arm, linewidth=0.6)
     axes.set_yticks([index + height * (len(arms) - 1) / 2 for index in range(len(cases))], cases, fontsize=8)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import decode, gap, page, predict, transformers_decode
-from benchmarks.arms import GEOMETRIES, RIVALS, cut, notes_of, window_bytes
+from benchmarks.arms import GEOMETRIES, RIVALS, Hooks, Ours, cut, notes_of, window_bytes
 from benchmarks.common import Document, Goal, geometric_mean, verdict
 from benchmarks.models import MIB, Collective, Experts, Linear, Shape, Slice, deepseek_v41_flash, llama_70b
 from benchmarks.runs import null_of, ratio_of, rows_of
@@ -78,7 +78,7 @@ def test_a_rival_is_judged_by_its_better_budget_and_the_ideal_by_its_best():
 
 @pytest.mark.parametrize(
     ("measured", "at_most", "slack", "missed_by"),
-    [(0.9, True, 0.0, 0.0), (0.95, True, 0.0, 0.03), (0.95, True, 0.05, 0.0), (0.9, False, 0.0, 0.02), (1, False, 0, 0)],
+    [(0.9, True, 0.0, 0.0), (0.95, True, 0.0, 0.03), (0.95, True, 0.05, 0.0), (0.9, False, 0.0, 0.02)],
 )
 def test_a_goal_says_by_how_much_it_is_missed(measured, at_most, slack, missed_by):
     goal = Goal("step", measured, 0.92, at_most, slack)
@@ -164,6 +164,26 @@ def test_a_window_holds_what_is_read_between_its_collective_and_the_next():
     for found, wanted in zip(windows, expected, strict=True):
         assert [weight.data_ptr() for weight in found] == [weight.data_ptr() for weight in wanted]
     assert first["up"].dtype == torch.bfloat16 and first["down"].dtype == torch.float8_e4m3fn
+
+
+def test_ours_learns_the_windows_that_the_rivals_are_given():
+    layer = (Linear("qkv", 64, 32, fp8=False), Collective("all_gather"), Linear("o", 32, 64, fp8=False))
+    layer += (Collective("all_reduce"), Linear("up", 64, 32, fp8=False), Linear("wo_a", 64, 16, fp8=False, groups=2))
+    made = Slice(Shape("tiny", layer, num_layers=2), device="cpu")
+    ours = Ours(num_tokens=4)
+    step = made.step(ours, made.inputs(4), delay_us=0.0)
+    outputs, expected = step(), made.step(Hooks(), made.inputs(4), delay_us=0.0)()
+    for got, want in zip(outputs, expected, strict=True):
+        assert torch.equal(got, want)
+    given = [
+        (index, address, num_bytes)
+        for index, weights in enumerate(made.windows())
+        for address, num_bytes in cut(weights, 1 << 30)
+    ]
+    assert ours.prefetcher.plan_segments(4, "decode") == given
+    ours.set_all(1024)
+    assert {window["budget_bytes"] for window in ours.signature()["windows"]} == {1024}
+    assert ours.notes()["num_windows_on"] == 4
 
 
 def test_one_weight_for_every_layer_is_the_first_one_of_the_others():
@@ -273,7 +293,9 @@ def _tiny(config):
     return config
 
 
-@pytest.mark.parametrize(("name", "config"), [("llama", llama_config), ("qwen3-moe", transformers_decode.qwen3_moe_config)])
+@pytest.mark.parametrize(
+    ("name", "config"), [("llama", llama_config), ("qwen3-moe", transformers_decode.qwen3_moe_config)]
+)
 def test_attach_alone_finds_two_windows_a_layer_of_a_transformers_model(name, config):
     with torch.inference_mode():
         model = transformers_decode.make_model(_tiny(config(2)), "cpu")
@@ -348,14 +370,15 @@ CALIBRATION = {
 
 def gap_content() -> dict:
     shared = {"case": "fp8, 5 us", "gemm": "fp8 1x1 M16", "delay_us": 5.0, "weight_bytes": 16_000_000}
+    shared["unit"] = "us a window"
     rows = [
-        {**shared, "arm": OFF, "value": 30.0, "unit": "us a window", "ratio_to_off": 1.0, "share": 0.0, "saved_us": 0.0},
-        {**shared, "arm": "ours_auto", "value": 28.0, "unit": "us a window", "ratio_to_off": 0.93, "share": 0.7},
-        {**shared, "arm": "ideal", "value": 27.0, "unit": "us a window", "ratio_to_off": 0.9, "share": 1.0},
+        {**shared, "arm": OFF, "value": 30.0, "ratio_to_off": 1.0, "share": 0.0, "saved_us": 0.0},
+        {**shared, "arm": "ours_auto", "value": 28.0, "ratio_to_off": 0.93, "share": 0.7, "saved_us": 2.0},
+        {**shared, "arm": "ideal", "value": 27.0, "ratio_to_off": 0.9, "share": 1.0, "saved_us": 3.0},
     ]
-    rows[1]["saved_us"], rows[2]["saved_us"] = 2.0, 3.0
     probes = [{"case": "fill rate", "arm": "ours_auto", "value": 3500.0, "unit": "GB/s", "ratio_to_off": 0.91}]
-    made = Document("gap", dict(RECORD), rows=rows + probes, goals=[Goal("share", 0.7, 0.8, False)], null_spreads=[0.002])
+    goals = [Goal("share", 0.7, 0.8, at_most=False)]
+    made = Document("gap", dict(RECORD), rows=rows + probes, goals=goals, null_spreads=[0.002])
     return made.content() | {"calibration": CALIBRATION}
 
 

@@ -36,6 +36,11 @@ if [ "$build_only" = 0 ] && [ "${#names[@]}" = 0 ]; then
   exit 2
 fi
 
+if [ "$build_only" = 0 ] && ! command -v nvidia-smi >/dev/null; then
+  echo "bench: expected a machine with an NVIDIA GPU, got one without nvidia-smi" >&2
+  exit 2
+fi
+
 if [ -z "${L2PF_CUDA_ARCHS:-}" ]; then
   capability="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1)"
   L2PF_CUDA_ARCHS="${capability:+${capability/./}-real}"
