@@ -71,7 +71,7 @@ def verdict(goal: dict[str, Any]) -> str:
     """goal: as `Goal.record` gives it, or as it comes back from the JSON."""
     if goal["met"]:
         return "met"
-    missed_by = number(goal["missed_by"])
+    missed_by = number(goal["missed_by"], ".3g")
     return "not measured" if missed_by == "-" else f"missed by {missed_by}"
 
 

@@ -69,7 +69,8 @@ class Run:
         captured after that, and has none.
         """
         auto = Ours(self.num_tokens)
-        self.add(AUTO, self.capture(auto)).notes = auto.notes()
+        arm = self.add(AUTO, self.capture(auto))
+        arm.notes = auto.notes()
         if with_tuned:
             tuned = Ours(self.num_tokens)
             captured = self.capture(tuned)
