@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch.fx import Graph, Node
 
-from .graph import collective_of, device_of, op_name, storages_of, usable, writes
+from .graph import collective_of, device_of, op_name, storages_of, usable, values_of, writes
 from .weights import Weights
 from .windows import StaticWindow
 
@@ -41,8 +41,9 @@ def insert_windows(
     for window in opened:
         with graph.inserting_before(window.node):
             anchor = window.input
-            if storages_of(anchor) & weights.inputs and not _written_by(window):
+            if not _written_by(window) and (storages_of(anchor) & weights.inputs or _overlaps_itself(anchor)):
                 # Writing a graph input, even as a pretence, makes CUDA graph trees give up and Inductor copy it back.
+                # Writing an expanded tensor makes Inductor compute it first, and then expand it into a copy.
                 anchor = make_empty(graph, device_of(anchor))
             tensors = [_at_hand(graph, weight) for weight in window.weights]
             _call(graph, torch.ops.dsv41.window_begin.default, (anchor, tensors, budget_bytes), window.node)
@@ -57,6 +58,11 @@ def _written_by(window: StaticWindow) -> bool:
     return collective_of(window.node) is not None and window.input in writes(window.node)
 
 
+def _overlaps_itself(node: Node) -> bool:
+    (value,) = values_of(node)
+    return any(stride == 0 and size != 1 for size, stride in zip(value.shape, value.stride()))
+
+
 def _at_hand(graph: Graph, weight: Node) -> Node:
     """The weight as an argument here: a get_attr node may come later in the graph."""
     if weight.op != "get_attr":
@@ -69,11 +75,11 @@ def _at_hand(graph: Graph, weight: Node) -> Node:
 def _insert_join(graph: Graph, last: StaticWindow, inputs: set[int], make_empty: EmptyAnchor) -> None:
     """The join waits for the last prefetch behind everything else, at no tensor that would otherwise be dead by then."""
     output = graph.find_nodes(op="output")[0]
-    returned = output.all_input_nodes
-    counts = Counter(key for node in returned for key in storages_of(node))
-    for node in returned:
+    counts = Counter(key for node in output.all_input_nodes for key in storages_of(node))
+    for node in output.all_input_nodes:
         keys = storages_of(node)
-        if usable(node) and keys and not keys & inputs and all(counts[key] == 1 for key in keys):
+        read_only_outside = len(node.users) == 1 and all(counts[key] == 1 for key in keys)
+        if usable(node) and keys and not keys & inputs and read_only_outside:
             anchor = node
             break
     else:

@@ -76,7 +76,7 @@ def _window_of(node: Node, collective: Collective, config: Config) -> StaticWind
         window.reason = "it sends no plain CPU or CUDA tensor"
         return window
     window.input = sent[0]
-    if any(value.requires_grad for value in values_of(sent[0])):
+    if any(value.requires_grad and not value.is_leaf for value in (*values_of(sent[0]), *values_of(node))):
         window.reason = GRADIENTS
     elif collective.kind == "all_gather" and not config.all_gather:
         window.reason = "all-gathers are off"
