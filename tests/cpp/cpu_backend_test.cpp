@@ -11,7 +11,7 @@
 
 #ifdef __SANITIZE_THREAD__
 // The test of a process fork starts a thread in the child.
-extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options() { return "die_after_fork=0"; }
 #endif
 
 namespace l2pf {
