@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..collectives import TABLE, WAIT_TENSOR, Collective, input_of, output_of
+from ..collectives import TABLE, WAIT_TENSOR, Collective, input_of, is_asynchronous, output_of
 from ..weights import DEVICES, storage_key
 
 # Collectives that an engine hides in an operator of its own: their run-time hook brackets them.
@@ -58,8 +58,18 @@ def device_of(node: Node) -> torch.device:
     return values_of(node)[0].device
 
 
+# AOTAutograd wraps an operator that writes into one of these, which returns what was written.
+_FUNCTIONALISED = ("auto_functionalized", "auto_functionalized_v2")
+
+
+def _is_functionalised(node: Node) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__name__", "") in _FUNCTIONALISED
+
+
 def overload_of(node: Node) -> torch._ops.OpOverload | None:
     """The operator overload that a node calls, or None; Dynamo's graphs hold the packet of an operator."""
+    if _is_functionalised(node):
+        return node.args[0]
     target = node.target if node.op == "call_function" else None
     if isinstance(target, torch._ops.OpOverloadPacket):
         return getattr(target, "default", None) or getattr(target, target.overloads()[0])
@@ -91,23 +101,46 @@ def is_engine_collective(node: Node) -> bool:
     return namespace in _ENGINES and _ENGINE_KINDS.search(name) is not None
 
 
+def _arguments_of(node: Node) -> tuple[tuple, dict]:
+    """The args and kwargs of the operator that a node calls."""
+    if not _is_functionalised(node):
+        return node.args, node.kwargs
+    # The second version passes the tensors behind all written arguments in one list.
+    bases = node.kwargs.get("_all_bases", [])
+    written = {argument.name: bases for argument in overload_of(node)._schema.arguments if _is_written(argument)}
+    return (), {**written, **node.kwargs}
+
+
 def sent_by(node: Node, collective: Collective) -> list[Node]:
     """The nodes that a collective sends."""
-    return nodes_in(input_of(collective, overload_of(node), node.args, node.kwargs))
+    return nodes_in(input_of(collective, overload_of(node), *_arguments_of(node)))
 
 
 def received_by(node: Node, collective: Collective) -> list[Node]:
     """The nodes that a collective fills: itself, when it returns them."""
+    if _is_functionalised(node):
+        return [user for user in node.users if user.target is operator.getitem]
     return nodes_in(output_of(collective, overload_of(node), node.args, node.kwargs, node))
+
+
+def needs_wait(node: Node, collective: Collective) -> bool:
+    """Whether what a collective fills is there only after a wait."""
+    return is_asynchronous(collective, overload_of(node), *_arguments_of(node))
+
+
+def _is_written(argument: torch.Argument) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def writes(node: Node) -> list[Node]:
     """The nodes that a node writes in place."""
+    if _is_functionalised(node):
+        return []
     overload = overload_of(node)
     if overload is not None:
         written = []
         for index, argument in enumerate(overload._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
+            if _is_written(argument):
                 value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
                 written += nodes_in(value)
         return written

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from torch.fx import Graph, Node
 
 from ..config import AUTO_BUDGET, Config
-from ..collectives import Collective, is_asynchronous
+from ..collectives import Collective
 from .graph import (
     collective_of,
     device_of,
     is_engine_collective,
     is_wait,
+    needs_wait,
     op_name,
-    overload_of,
     received_by,
     sent_by,
     usable,
@@ -82,11 +82,12 @@ def _window_of(node: Node, collective: Collective, config: Config) -> StaticWind
         window.reason = "all-gathers are off"
     elif (num_tokens := _num_tokens(sent[0])) > config.max_tokens:
         window.reason = f"{num_tokens} tokens, more than max_tokens = {config.max_tokens}"
-    if is_asynchronous(collective, overload_of(node), node.args, node.kwargs):
+    if needs_wait(node, collective):
         window.output = window.last = _last_wait(node)
     else:
         received = [out for out in received_by(node, collective) if usable(out)]
-        window.output, window.last = (received[0] if received else None), node
+        window.output = received[0] if received else None
+        window.last = window.output if window.output in node.users else node
     return window
 
 
