@@ -106,15 +106,15 @@ void Forward::close() {
     guarded([&] { follow_capture(); });
     guarded([&] { Outstanding::of(*backend_).join(place_, capture_id_); });
   }
-  ForwardResult result{captured_,
-                       aborted_,
-                       num_collectives_,
-                       num_launched_,
-                       num_off_,
-                       sequence_differs_,
-                       std::move(recording_),
-                       std::move(timers_),
-                       snapshot_.generation};
+  ForwardResult result{.captured = captured_,
+                       .aborted = aborted_,
+                       .num_collectives = num_collectives_,
+                       .num_launched = num_launched_,
+                       .num_off = num_off_,
+                       .sequence_differs = sequence_differs_,
+                       .recording = std::move(recording_),
+                       .timers = std::move(timers_),
+                       .generation = snapshot_.generation};
   prefetcher_->finish(signature_, std::move(result), backend_, place_);
 }
 

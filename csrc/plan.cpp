@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace l2pf {
 namespace {
@@ -11,14 +12,15 @@ int64_t total_bytes(const std::vector<Segment>& segments) {
   return total;
 }
 
-// How many of the collective's segments are read before more than `limit_bytes` went through L2 unplanned.
-size_t num_before_eviction(const RecordedCollective& collective, int64_t limit_bytes) {
+// Position of the first segment that is read after more than `limit_bytes` went through L2 unplanned; nothing when so
+// much never does.
+std::optional<size_t> first_evicted(const RecordedCollective& collective, int64_t limit_bytes) {
   int64_t read_bytes = 0;
   for (const auto& [num_segments, num_bytes] : collective.unplanned) {
     read_bytes += num_bytes;
     if (read_bytes > limit_bytes) return num_segments;
   }
-  return collective.segments.size();
+  return std::nullopt;
 }
 
 }  // namespace
@@ -49,11 +51,10 @@ Plan make_plan(const Recording& recording, const PlanOptions& options) {
       continue;
     }
     auto segments = collective.segments;
-    const size_t num_kept = num_before_eviction(collective, options.unplanned_limit_bytes);
-    const bool cut = num_kept < segments.size();
-    segments.resize(num_kept);
+    const auto evicted_from = first_evicted(collective, options.unplanned_limit_bytes);
+    if (evicted_from) segments.resize(*evicted_from);
     plan.evicted_bytes += total_bytes(collective.segments) - total_bytes(segments);
-    if (options.back_to_back && !cut && i + 1 == collectives.size()) {
+    if (options.back_to_back && !evicted_from && i + 1 == collectives.size()) {
       segments.insert(segments.end(), recording.prologue().begin(), recording.prologue().end());
       plan.dropped_prologue_bytes = 0;
     }

@@ -20,7 +20,7 @@ void Prefetcher::finish(const Signature& signature, ForwardResult result, Backen
   if (backend && !state.latched_off()) {
     if (state.wants_plan(result)) replaced = learn(state, result, *backend, place);
     // The timers still are those of the forward before: this one's are not done yet.
-    if (!result.captured && state.take_window_us()) refresh_budgets(state, *backend, place);
+    if (!result.captured) refresh_budgets(state, *backend, place);
   }
   const bool was_frozen = state.state() == State::kFrozen;
   state.finish(result);
@@ -33,6 +33,7 @@ void Prefetcher::finish(const Signature& signature, ForwardResult result, Backen
 Learned Prefetcher::learn(SignatureState& state, ForwardResult& result, Backend& backend, const Place& place) {
   try {
     auto plan = std::make_shared<const Plan>(make_plan(result.recording, plan_options(backend, place.device)));
+    state.forget_lengths_unless_of(*plan);
     std::vector<WindowSetting> initial;
     for (const auto& window : plan->windows)
       initial.push_back({configured_limit(window, state, backend, plan->device), options_.form});
@@ -47,6 +48,7 @@ Learned Prefetcher::learn(SignatureState& state, ForwardResult& result, Backend&
 
 void Prefetcher::refresh_budgets(SignatureState& state, Backend& backend, const Place& place) {
   try {
+    if (!state.take_window_us()) return;
     for (size_t i = 0; state.table() && i < state.plan()->windows.size(); ++i) {
       const int window_index = static_cast<int>(i);
       auto setting = state.settings()[i];

@@ -62,6 +62,7 @@ class Prefetcher {
   // Bytes of `window` that the configured budget lets through.
   int64_t configured_limit(const Window& window, const SignatureState& state, Backend& backend,
                            DeviceIndex device) const;
+  // Once the collectives' lengths are known, the automatic budgets follow them.
   void refresh_budgets(SignatureState& state, Backend& backend, const Place& place);
   [[nodiscard]] Learned learn(SignatureState& state, ForwardResult& result, Backend& backend, const Place& place);
 

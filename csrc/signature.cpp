@@ -113,6 +113,12 @@ bool SignatureState::take_window_us() {
   return true;
 }
 
+void SignatureState::forget_lengths_unless_of(const Plan& next) {
+  if (plan() && plan()->collectives == next.collectives) return;
+  timers_.clear();
+  window_us_.clear();
+}
+
 double SignatureState::window_us(int64_t collective_index) const {
   const auto index = static_cast<size_t>(collective_index);
   return index < window_us_.size() ? window_us_[index] : 0;

@@ -76,8 +76,11 @@ class SignatureState {
   // Back to Unlearned; forwards that still run change nothing. Returns what was known, as `learn` does.
   [[nodiscard]] Learned invalidate();
 
-  // Reads the timers of the forward before; true when the collectives' lengths became known just now.
+  // Reads the timers of the forward before; true when the collectives' lengths became known just now. The second forward
+  // replaces what the first one measured, in which transports were still being set up.
   bool take_window_us();
+  // Lengths of other collectives than those of the next plan say nothing about it.
+  void forget_lengths_unless_of(const Plan& next);
   // Microseconds that the collective took in an eager forward; 0 when not known.
   double window_us(int64_t collective_index) const;
 

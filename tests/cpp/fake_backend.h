@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <deque>
 #include <map>
 #include <memory>
@@ -31,9 +32,11 @@ class FakeTable final : public Table {
 
 class FakeBackend final : public Backend {
  public:
-  std::vector<std::string> verbs;             // "fork 0@1 window 2": device 0, stream 1
-  std::map<uintptr_t, uint64_t> captures;     // capture id of a stream; a stream that is not here is eager
-  std::string failing_verb;                   // throws BackendError("<verb> failed")
+  std::vector<std::string> verbs;          // "fork 0@1 window 2": device 0, stream 1
+  std::map<uintptr_t, uint64_t> captures;  // capture id of a stream; a stream that is not here is eager
+  std::string failing_verb;                // throws BackendError("<verb> failed")
+  int num_calls_spared = 0;                // of the failing verb, before the first failure
+  int num_failures_left = INT_MAX;
   std::vector<std::weak_ptr<Table>> tables;   // every table ever made
   std::vector<std::shared_ptr<Table>> graph;  // what attached nodes read, held as a captured graph holds it
   int64_t auto_budget = 1 << 20;              // of a window whose collective's length is not known
@@ -74,6 +77,7 @@ class FakeBackend final : public Backend {
   void mark(const Place& place) override { note("mark", place, ""); }
   void attach(const Prefetch& prefetch, Placement placement, const Place& place) override {
     note("attach", place, what(prefetch) + " " + std::string(to_string(placement)));
+    const std::lock_guard lock(mutex_);
     graph.push_back(prefetch.table);
   }
   void join(const Place& place) override { note("join", place, ""); }
@@ -93,8 +97,11 @@ class FakeBackend final : public Backend {
  private:
   struct FakeTimer final : Timer {
     explicit FakeTimer(FakeBackend& backend) : backend(backend) {}
-    void stop(const Place&) override {}
-    std::optional<double> elapsed_us() override { return backend.timed_us; }
+    void stop(const Place&) override { backend.fail_if_told("stop_timer"); }
+    std::optional<double> elapsed_us() override {
+      backend.fail_if_told("elapsed_us");
+      return backend.timed_us;
+    }
     FakeBackend& backend;
   };
   static std::string what(const Prefetch& prefetch) {
@@ -108,8 +115,14 @@ class FakeBackend final : public Backend {
                     std::to_string(reinterpret_cast<uintptr_t>(place.stream)) + details);
     fail_if_told(verb);
   }
-  void fail_if_told(const std::string& verb) const {
-    if (verb == failing_verb) throw BackendError(verb + " failed");
+  void fail_if_told(const std::string& verb) {
+    if (verb != failing_verb || num_failures_left == 0) return;
+    if (num_calls_spared > 0) {
+      --num_calls_spared;
+      return;
+    }
+    --num_failures_left;
+    throw BackendError(verb + " failed");
   }
 
   std::mutex mutex_;

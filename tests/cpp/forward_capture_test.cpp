@@ -81,6 +81,31 @@ TEST_F(ForwardCaptureTest, FrozenAndCapturedAgainMakesNodesAgain) {
   EXPECT_EQ(state().num_captures(), 2);
 }
 
+TEST_F(ForwardCaptureTest, AWindowSetToZeroBeforeTheCaptureGetsNoNode) {
+  eager();
+  prefetcher->set_window(signature, 0, 0, {}, backend, main);
+  backend.take_verbs();
+  capture();
+  EXPECT_EQ(backend.verbs, (Verbs{"mark 0@1", "attach 0@1 window 1 auto", "join 0@1"}));
+  EXPECT_EQ(reason(), "") << "as asked";
+}
+
+TEST_F(ForwardCaptureTest, EveryWindowSetToZeroBeforeTheCaptureIsSaid) {
+  eager();
+  prefetcher->set_window(signature, 0, 0, {}, backend, main);
+  prefetcher->set_window(signature, 1, 0, {}, backend, main);
+  capture();
+  EXPECT_EQ(backend.num_verbs("attach"), 0);
+  EXPECT_CONTAINS("every window was off", reason());
+}
+
+TEST_F(ForwardCaptureTest, ABudgetOfZeroThatNobodySetStillGetsNodes) {
+  use({.budget_bytes = 0});
+  eager();
+  capture();
+  EXPECT_EQ(backend.num_verbs("attach"), 2) << "a later set_window must find its node";
+}
+
 TEST_F(ForwardCaptureTest, ACaptureRecordsNothing) {
   eager();
   const auto plan = state().plan();
@@ -242,6 +267,13 @@ TEST_F(ForwardStrictTest, SaysWhyASignatureWasLatchedOff) {
 
 TEST_F(ForwardStrictTest, IsSilentWhenWindowsBecameNodes) {
   eager();
+  EXPECT_EQ(error_of_capture(), "no error");
+}
+
+TEST_F(ForwardStrictTest, IsSilentWhenWindowsAreOffByChoice) {
+  eager();
+  prefetcher->set_window(signature, 0, 0, {}, backend, main);
+  prefetcher->set_window(signature, 1, 0, {}, backend, main);
   EXPECT_EQ(error_of_capture(), "no error");
 }
 

@@ -27,7 +27,10 @@ class ForwardFixture : public ::testing::Test {
 
   void use(PrefetcherOptions options) { prefetcher = std::make_shared<Prefetcher>(options); }
 
-  bool begin() { return begin_forward(1, prefetcher, signature, backend.capture_id(main) != 0); }
+  bool begin() {
+    const bool capturing = backend.captures.contains(reinterpret_cast<uintptr_t>(main.stream));
+    return begin_forward(1, prefetcher, signature, capturing);
+  }
 
   void collective(CollectiveKind kind, const std::vector<Segment>& weights = {}) {
     current_forward()->collective_begin(kind, backend, main);

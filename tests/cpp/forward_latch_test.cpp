@@ -103,7 +103,7 @@ TEST_F(ForwardLatchTest, AFailingCaptureIdLatchesOffAndIsAskedNoMoreByCollective
   eager();
   backend.take_verbs();
   backend.failing_verb = "capture_id";
-  ASSERT_TRUE(begin_forward(1, prefetcher, signature, false));
+  ASSERT_TRUE(begin());
   collective(steps[0].kind);
   const int num_calls = backend.num_capture_id_calls;
   collective(steps[1].kind);

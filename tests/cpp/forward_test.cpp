@@ -108,10 +108,42 @@ TEST_F(ForwardTest, TheGivenStreamReachesTheVerbs) {
   EXPECT_EQ(backend.verbs, (Verbs{"fork 0@7 window 0", "join 0@7", "fork 0@7 window 1", "join 0@7"}));
 }
 
+TEST_F(ForwardTest, ThePrologueOfForwardsBackToBackIsLaunchedInTheLastWindow) {
+  use({.plan = {.back_to_back = true}});
+  const auto forward = [&] {
+    ASSERT_TRUE(begin());
+    current_forward()->record_weight(weight(0x500), 0);
+    for (const auto& step : steps) collective(step.kind, step.weights);
+    end_forward();
+  };
+  forward();
+  backend.take_verbs();
+  forward();
+  EXPECT_EQ(backend.num_verbs("fork"), 3);
+  EXPECT_EQ(state().plan()->windows[2].segments, (std::vector{weight(0x500)}));
+  EXPECT_EQ(state().plan()->dropped_prologue_bytes, 0);
+}
+
+TEST_F(ForwardTest, WeightsBehindTooMuchUnplannedAreLeftOutAndSaid) {
+  const auto forward = [&](int64_t unplanned_bytes) {
+    ASSERT_TRUE(begin());
+    collective(CollectiveKind::kAllReduce);
+    current_forward()->record_unplanned(unplanned_bytes);
+    current_forward()->record_weight(weight(0x1000), 0);
+    end_forward();
+  };
+  forward(16 << 20);
+  EXPECT_EQ(state().plan()->windows.size(), 1u) << "half of L2 may go by";
+  forward((16 << 20) + 1);
+  EXPECT_TRUE(state().plan()->windows.empty());
+  EXPECT_EQ(state().plan()->evicted_bytes, 64);
+  EXPECT_CONTAINS("evicted", reason());
+}
+
 TEST_F(ForwardTest, ModesThatAreNotDecodeLikeDoNotCount) {
   signature.mode = "extend";
   EXPECT_FALSE(begin());
-  EXPECT_EQ(current_forward(), nullptr);
+  EXPECT_EQ(current_forward(), nullptr) << "and every operator returns at once";
   end_forward();
   EXPECT_EQ(state().num_eager(), 0);
 }
@@ -226,27 +258,6 @@ TEST_F(ForwardTest, EachThreadHasItsOwnForward) {
   }).join();
   EXPECT_EQ(current_forward()->num_collectives(), 0);
   end_forward();
-}
-
-TEST_F(ForwardTest, TwoThreadsShareAPrefetcherAndADevice) {
-  const auto work = [&](int64_t model) {
-    const Place own = place(0, static_cast<uintptr_t>(model));
-    for (int round = 0; round < 200; ++round) {
-      begin_forward(1, prefetcher, {model, 1, "decode"}, false);
-      for (uintptr_t i = 1; i < 4; ++i) {
-        current_forward()->collective_begin(CollectiveKind::kAllReduce, backend, own);
-        current_forward()->collective_end(backend, own);
-        current_forward()->record_weight(weight(0x1000 * i), 0);
-      }
-      end_forward();
-      if (round % 50 == 49) prefetcher->invalidate();
-    }
-  };
-  std::thread other(work, 2);
-  work(1);
-  other.join();
-  EXPECT_FALSE(outstanding());
-  EXPECT_GT(backend.num_verbs("fork"), 0);
 }
 
 }  // namespace

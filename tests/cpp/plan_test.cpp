@@ -99,6 +99,32 @@ TEST(Plan, CollectivesOnAnotherDeviceThanTheFirstGetNoWindow) {
   EXPECT_EQ(plan.num_collectives(), 2);
 }
 
+TEST(Plan, AWindowEndsWhereTooMuchUnplannedWasRead) {
+  Recording recording;
+  recording.open_collective(CollectiveKind::kAllReduce, 0);
+  recording.add_segment(weight(0x1000), 0);
+  recording.add_unplanned(60);
+  recording.add_segment(weight(0x2000), 0);
+  recording.add_unplanned(41);
+  recording.add_segment(weight(0x3000), 0);
+  EXPECT_EQ(make_plan(recording, {.unplanned_limit_bytes = 101}).windows[0].num_bytes, 192);
+  const Plan cut = make_plan(recording, {.unplanned_limit_bytes = 100});
+  EXPECT_EQ(cut.windows[0].segments, (std::vector{weight(0x1000), weight(0x2000)}));
+  EXPECT_EQ(cut.windows[0].num_bytes, 128);
+  EXPECT_EQ(cut.evicted_bytes, 64);
+}
+
+TEST(Plan, PrologueIsDroppedWhenTooMuchUnplannedIsReadBeforeIt) {
+  Recording recording;
+  recording.add_segment(weight(0x100, 32), 0);
+  recording.open_collective(CollectiveKind::kAllReduce, 0);
+  recording.add_segment(weight(0x1000), 0);
+  recording.add_unplanned(101);
+  const Plan plan = make_plan(recording, {.back_to_back = true, .unplanned_limit_bytes = 100});
+  EXPECT_EQ(plan.windows[0].segments, (std::vector{weight(0x1000)}));
+  EXPECT_EQ(plan.dropped_prologue_bytes, 32);
+}
+
 TEST(Plan, NoCollectiveMakesNoWindow) {
   Recording recording;
   recording.add_segment(weight(0x1000), 0);

@@ -77,6 +77,17 @@ TEST(Recording, SkippedViewsAreCounted) {
   EXPECT_EQ(recording.num_skipped_views(), 1);
 }
 
+TEST(Recording, UnplannedBytesAreKeptByTheSegmentsBeforeThem) {
+  Recording recording;
+  recording.add_unplanned(1);  // before the first collective: no window it could end
+  recording.open_collective(CollectiveKind::kAllReduce, 0);
+  recording.add_unplanned(2);
+  recording.add_segment(weight(0x1000), 0);
+  recording.add_unplanned(3);
+  recording.add_unplanned(0);
+  EXPECT_EQ(recording.collectives()[0].unplanned, (std::vector<std::pair<size_t, int64_t>>{{0, 2}, {1, 3}}));
+}
+
 TEST(Recording, EqualWhenTheSameWasSeenWhoeverOwnsTheMemory) {
   const auto make = [](uintptr_t address) {
     Recording recording;
