@@ -1,5 +1,6 @@
 #include "outstanding.h"
 
+#include <map>
 #include <memory>
 
 namespace l2pf {
@@ -17,14 +18,14 @@ Outstanding& Outstanding::of(Backend& backend) {
 void Outstanding::fork(const Prefetch& prefetch, const Place& place) {
   const std::lock_guard lock(mutex_);
   join_locked(place, 0);
-  pending_[{place.device, 0}] = true;
+  pending_.insert({place.device, 0});
   backend_.fork(prefetch, place);
 }
 
 void Outstanding::attach(const Prefetch& prefetch, Placement placement, const Place& place, uint64_t capture_id) {
   const std::lock_guard lock(mutex_);
   backend_.attach(prefetch, placement, place);
-  pending_[{place.device, capture_id}] = true;
+  pending_.insert({place.device, capture_id});
 }
 
 void Outstanding::join(const Place& place, uint64_t capture_id) {
@@ -47,7 +48,7 @@ void Outstanding::join_locked(const Place& place, uint64_t capture_id) {
 bool Outstanding::any(DeviceIndex device) const {
   const std::lock_guard lock(mutex_);
   const auto it = pending_.lower_bound({device, 0});
-  return it != pending_.end() && it->first.first == device;
+  return it != pending_.end() && it->first == device;
 }
 
 }  // namespace l2pf

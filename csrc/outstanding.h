@@ -1,8 +1,7 @@
 #pragma once
 
-#include <map>
 #include <mutex>
-#include <string>
+#include <set>
 #include <utility>
 
 #include "backend.h"
@@ -33,7 +32,7 @@ class Outstanding {
 
   Backend& backend_;
   mutable std::mutex mutex_;
-  std::map<std::pair<DeviceIndex, uint64_t>, bool> pending_;
+  std::set<std::pair<DeviceIndex, uint64_t>> pending_;
 };
 
 }  // namespace l2pf

@@ -26,7 +26,7 @@ class CpuBackendTest : public ::testing::Test {
   };
 
   CpuBackend& backend = CpuBackend::instance();
-  const Place place;
+  const Place place{};
   std::vector<Line> memory = std::vector<Line>(1024);
 
   Segment segment(int64_t offset, int64_t num_bytes, std::shared_ptr<const void> owner = nullptr) {

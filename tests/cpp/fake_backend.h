@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "backend.h"
@@ -37,6 +38,7 @@ class FakeBackend final : public Backend {
   std::string failing_verb;                // throws BackendError("<verb> failed")
   int num_calls_spared = 0;                // of the failing verb, before the first failure
   int num_failures_left = INT_MAX;
+  bool fails_with_system_error = false;       // as where no thread can be made
   std::vector<std::weak_ptr<Table>> tables;   // every table ever made
   std::vector<std::shared_ptr<Table>> graph;  // what attached nodes read, held as a captured graph holds it
   int64_t auto_budget = 1 << 20;              // of a window whose collective's length is not known
@@ -122,6 +124,7 @@ class FakeBackend final : public Backend {
       return;
     }
     --num_failures_left;
+    if (fails_with_system_error) throw std::system_error(ENOMEM, std::generic_category(), verb + " failed");
     throw BackendError(verb + " failed");
   }
 

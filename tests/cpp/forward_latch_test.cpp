@@ -86,6 +86,15 @@ TEST_F(ForwardLatchTest, AFailingTableLatchesOff) {
   expect_other_signature_works();
 }
 
+TEST_F(ForwardLatchTest, AnErrorThatIsNotTheDevicesLatchesOffToo) {
+  eager();
+  backend.fails_with_system_error = true;
+  backend.failing_verb = "fork";
+  EXPECT_NO_THROW(eager());
+  EXPECT_CONTAINS("latched off: fork failed: ", reason());
+  EXPECT_FALSE(outstanding());
+}
+
 TEST_F(ForwardLatchTest, AFailingTableIsNotTriedAgain) {
   backend.failing_verb = "make_table";
   eager();
