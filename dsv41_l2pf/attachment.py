@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .learn import LearnMode
+from .compiled import COMPILED_WITH_HOOK, hidden_weights
+from .learn import learn_mode
 from .tokens import token_counter
-from .weights import WeightMap
+from .weights import Weight, WeightMap
 
 if TYPE_CHECKING:
     from .prefetcher import Prefetcher
@@ -32,6 +33,7 @@ class Attachment:
         if earlier is not None and earlier.installed:
             raise ValueError(f"this {type(model).__name__} is attached to a prefetcher already: detach() that first")
         self.installed = True
+        self.reason = ""
         self.prefetcher = prefetcher
         self.mode = mode
         self.model_id = prefetcher.model_id(model)
@@ -61,6 +63,12 @@ class Attachment:
         return self.weights
 
 
+    def hidden_weights(self) -> list[Weight]:
+        """The weights of compiled parts of the model that no operator was seen to read."""
+        model = self._model()
+        return [] if model is None else hidden_weights(model, self.weights.weights(), self.prefetcher.sightings)
+
+
 class Hook:
     """What `model.forward` is while the model is attached.
 
@@ -77,7 +85,10 @@ class Hook:
         self._count = token_counter(self._original)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not self.l2pf_attachment.installed:
+        if torch.compiler.is_compiling():
+            self.l2pf_attachment.reason = COMPILED_WITH_HOOK
+            return self._original(*args, **kwargs)
+        if not self.l2pf_attachment.installed:
             return self._original(*args, **kwargs)
         num_tokens = self._count(args, kwargs)
         if not 0 < num_tokens <= self._max_tokens:
@@ -86,7 +97,7 @@ class Hook:
         with prefetcher.forward(num_tokens, attachment.mode, self._model) as counts:
             if not counts:
                 return self._original(*args, **kwargs)
-            with LearnMode(prefetcher.windows, attachment.weights_to_learn(self._model), prefetcher.skipped):
+            with learn_mode(prefetcher.windows, attachment.weights_to_learn(self._model), prefetcher.sightings):
                 return self._original(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict) -> Any:

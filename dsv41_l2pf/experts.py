@@ -18,10 +18,15 @@ def is_grouped(op_name: str) -> bool:
     return _GROUPED.search(op_name) is not None
 
 
+def is_expert(weight_name: str) -> bool:
+    """Whether the weight of this name is one of several experts, or a stack of them."""
+    return _EXPERTS.search(weight_name) is not None
+
+
 def is_routed(weight_name: str, read: torch.Tensor, weight_shape: torch.Size) -> bool:
     """Whether what an operator reads of a weight is up to a router: some experts of many, each a weight or a slice.
 
     A stack that is read whole, as a batched matmul over all experts does, is not: every step needs all of it.
     """
     is_whole_stack = len(weight_shape) > 2 and read.numel() == weight_shape.numel()
-    return _EXPERTS.search(weight_name) is not None and not is_whole_stack
+    return is_expert(weight_name) and not is_whole_stack

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -72,6 +75,12 @@ def brace(names: list[str]) -> str:
     return ".".join([*parts[0][:head], "{" + middle + "}", *parts[0][len(parts[0]) - tail :]])
 
 
+def fold(names: Iterable[str]) -> str:
+    """Names that differ in numbers only as one, with their count: model.layers.*.mlp.experts.down_proj (48)."""
+    counts = Counter(re.sub(r"(?:^|(?<=\.))\d+(?=\.)", "*", name) for name in names)
+    return ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.items())
+
+
 def window_table(signature: dict, names: dict[int, list[str]]) -> Table:
     """One row a window of a signature. names: see `weight_names`."""
     table = Table(title=f"the windows of one forward: mode {signature['mode']}, tokens {signature['num_tokens']}")
@@ -109,6 +118,16 @@ class Report:
             parts.append(window_table(largest, weight_names(prefetcher, largest)))
         if status["skipped_weights"]:
             parts.append(Text("not planned, only rows are read: " + ", ".join(status["skipped_weights"])))
+        if status["routed_weights"]:
+            parts.append(Text("not planned, a router chooses what is read: " + fold(status["routed_weights"])))
+        if status["hidden_weights"]:
+            hidden = status["hidden_weights"]
+            parts.append(
+                Text(
+                    f"not planned, torch.compile hides who reads it ({mib(sum(hidden.values()))} MiB; compile with "
+                    f"backend='dsv41' to plan it): {fold(hidden)}"
+                )
+            )
         self._group = Group(*parts)
 
     def __rich__(self) -> Group:

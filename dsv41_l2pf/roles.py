@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from .collectives import TABLE, WAIT_TENSOR, Collective
+from .experts import is_grouped
 
 # These take a tensor for its shape, dtype or storage and read none of its bytes, but declare no alias.
 _METADATA = frozenset(
@@ -32,6 +33,9 @@ _ROW_LOOKUPS = frozenset(
     ).split()
 )
 
+# Operators of ours that say where a window is.
+MARKERS = ("collective_begin", "collective_end", "window_begin", "window_end")
+
 
 @dataclass(frozen=True)
 class Role:
@@ -39,7 +43,7 @@ class Role:
 
     view_or_copy: it reads its first tensor only if it returns another storage.
     written: positions and names of the arguments that the operator writes.
-    marker: the name of the operator if it is `collective_begin` or `collective_end`.
+    grouped: it reads some of a stack of experts. marker: the name of the operator if it is one of MARKERS.
     """
 
     reads: bool = True
@@ -48,7 +52,13 @@ class Role:
     written: frozenset[int | str] = frozenset()
     collective: Collective | None = None
     is_wait: bool = False
+    grouped: bool = False
     marker: str = ""
+
+    @property
+    def is_special(self) -> bool:
+        """Whether more is due than running the operator, though it reads no weight for sure."""
+        return bool(self.collective or self.is_wait or self.view_or_copy or self.marker)
 
 
 @cache
@@ -63,7 +73,7 @@ def role_of(func: Any) -> Role:
         return Role(reads=False, is_wait=True)
     namespace, _, name = schema.name.partition("::")
     if namespace == "dsv41":
-        return Role(reads=False, marker=name if name in ("collective_begin", "collective_end") else "")
+        return Role(reads=False, marker=name if name in MARKERS else "")
     written = frozenset(
         key
         for index, argument in enumerate(schema.arguments)
@@ -75,5 +85,6 @@ def role_of(func: Any) -> Role:
     return Role(
         reads=not func.is_view and schema.name not in _METADATA,
         row_lookup=schema.name in _ROW_LOOKUPS,
+        grouped=is_grouped(name),
         written=written,
     )

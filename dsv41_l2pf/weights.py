@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import itemgetter
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from .fsdp import transient_parameters
 
 DEVICES = ("cpu", "cuda")
 
@@ -33,6 +37,15 @@ def _range(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size()
 
 
+@dataclass(frozen=True)
+class Weight:
+    """A parameter or buffer, or a plain tensor inside one. name: its qualified name."""
+
+    name: str
+    shape: torch.Size
+    num_bytes: int
+
+
 class WeightMap:
     """Finds the weight that a tensor is a view of.
 
@@ -47,18 +60,46 @@ class WeightMap:
         if not self._is_current():
             self._build(model)
 
+    def may_be_among(self, args: tuple, kwargs: dict) -> bool:
+        """Whether a weight may be among the arguments of an operator: fast, and right when it says no."""
+        weights = self._weights
+        try:
+            for value in args:
+                if isinstance(value, torch.Tensor):
+                    if value.untyped_storage()._cdata in weights:
+                        return True
+                elif isinstance(value, list) and not (value and isinstance(value[0], int)):
+                    return True
+        except (RuntimeError, NotImplementedError):  # a tensor without a storage
+            return True
+        return bool(kwargs)
+
+    def find(self, tensor: torch.Tensor) -> Weight | None:
+        """The weight that `tensor` is a view of, or None. Of several in one storage, the one where it starts."""
+        weight = self._weights.get(storage_key(tensor))
+        return weight and (self._at(tensor.data_ptr()) or weight)
+
     def name_of(self, tensor: torch.Tensor) -> str | None:
-        """The qualified name of the weight whose storage `tensor` shares, or None."""
-        return self._names.get(storage_key(tensor))
+        """The qualified name of the weight that `tensor` is a view of, or None."""
+        weight = self.find(tensor)
+        return weight and weight.name
 
     def name_at(self, address: int) -> str:
         """The qualified name of the weight at `address`; its hexadecimal form when no weight is there."""
-        index = bisect_right(self._ranges, (address, float("inf"), ""))
+        weight = self._at(address)
+        return hex(address) if weight is None else weight.name
+
+    def weights(self) -> list[Weight]:
+        """Every weight, parameters before buffers, in the model's order."""
+        return self._all
+
+    def _at(self, address: int) -> Weight | None:
+        index = bisect_right(self._ranges, address, key=itemgetter(0))
         if index:
-            start, end, name = self._ranges[index - 1]
+            start, end, weight = self._ranges[index - 1]
             if start <= address < end:
-                return name
-        return hex(address)
+                return weight
+        return None
 
     def _build(self, model: torch.nn.Module) -> None:
         slots = [
@@ -66,22 +107,28 @@ class WeightMap:
             for module in model.modules()
             for mapping in (module._parameters, module._buffers, module._modules)
         ]
+        transient = transient_parameters(model)
         found = [
-            (name + suffix, leaf)
+            (Weight(name + suffix, leaf.shape, leaf.numel() * leaf.element_size()), leaf)
             for named in (model.named_parameters(), model.named_buffers())
             for name, weight in named
+            if id(weight) not in transient
             for suffix, leaf in leaves(weight)
             if leaf.device.type in DEVICES and leaf.layout is torch.strided
         ]
-        names: dict[int, str] = {}
-        for name, leaf in found:
+        weights: dict[int, Weight] = {}
+        ranges: dict[int, tuple[int, int, Weight]] = {}
+        for weight, leaf in found:
             if leaf.numel():
-                names.setdefault(storage_key(leaf), name)
+                start, end = _range(leaf)
+                weights.setdefault(storage_key(leaf), weight)
+                ranges.setdefault(start, (start, end, weight))
         # Whole, not step by step: another thread may be in a forward of this model.
         self._slots = slots
         self._leaves = [(leaf, leaf.data_ptr()) for _, leaf in found]
-        self._names = names
-        self._ranges = sorted((*_range(leaf), name) for name, leaf in found if leaf.numel())
+        self._all = [weight for weight, _ in found]
+        self._weights = weights
+        self._ranges = sorted(ranges.values(), key=itemgetter(0))
 
     def _is_current(self) -> bool:
         for slots, seen in self._slots:

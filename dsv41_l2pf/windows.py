@@ -43,6 +43,10 @@ class Windows:
         """Notes that `weights` are about to be read, in this order."""
         self._call(torch.ops.dsv41.record_weight, weights)
 
+    def record_unplanned(self, num_bytes: int) -> None:
+        """Notes that `num_bytes` were read that no window can plan."""
+        self._call(torch.ops.dsv41.record_unplanned, num_bytes)
+
     def _call(self, op: Any, *args: Any) -> bool:
         if self.error:
             return False
