@@ -15,6 +15,7 @@ import torch
 from .attachment import Attachment
 from .config import Config
 from .report import Report
+from .sightings import Sightings
 from .windows import Windows, first_tensor
 
 _model_ids = itertools.count(1)  # id() of a dead model can be reused by a living one, these cannot
@@ -37,7 +38,7 @@ class Prefetcher:
     def __init__(self, config: Config | None = None) -> None:
         self.config = Config.from_env() if config is None else config
         self.reason = ""
-        self.skipped: set[str] = set()
+        self.sightings = Sightings()
         self.windows = Windows()
         self.handle = 0
         self._attachment_ref: weakref.ref[Attachment] | None = None
@@ -207,14 +208,17 @@ class Prefetcher:
     def status(self) -> dict:
         """What the library knows of this prefetcher, and: attached, reason (why it is off, or ''), skipped_weights."""
         everything = json.loads(torch.ops.dsv41.status())
+        attachment = self._attachment
         mine = [entry for entry in everything["prefetchers"] if entry["prefetcher"] == self.handle]
         return {
             **(mine[0] if mine else {"prefetcher": self.handle, "signatures": []}),
             "version": everything["version"],
             "enabled": self.config.enabled,
-            "attached": self._attachment is not None,
-            "reason": self.reason or self.windows.error,
-            "skipped_weights": sorted(self.skipped),
+            "attached": attachment is not None,
+            "reason": self.reason or self.windows.error or (attachment.reason if attachment else ""),
+            "skipped_weights": sorted(self.sightings.only_rows),
+            "routed_weights": sorted(self.sightings.routed),
+            "hidden_weights": {weight.name: weight.num_bytes for weight in attachment.hidden_weights()} if attachment else {},
         }
 
     def report(self) -> Report:
