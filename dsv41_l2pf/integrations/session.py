@@ -204,6 +204,21 @@ class Session(Pauses):
 
         return wrapped
 
+    def streaming(self, function: Callable, bytes_of: Callable[[tuple, dict], int]) -> Callable:
+        """`function`, with a note before each call that it reads `bytes_of(args, kwargs)` bytes past every plan."""
+        local = self._local
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling() and local.records:
+                try:
+                    torch.ops.dsv41.record_unplanned(bytes_of(args, kwargs))
+                except Exception as error:  # noqa: BLE001  e.g. a layer without the attributes of its kind
+                    self.logger.debug("dsv41_l2pf: streamed bytes not recorded: %s", error)
+            return function(*args, **kwargs)
+
+        return wrapped
+
     def record(self, reads: Reads, args: tuple, kwargs: dict) -> None:
         """Records what `reads` names. What a side stream reads comes after what the main stream reads."""
         try:

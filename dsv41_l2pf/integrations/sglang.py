@@ -18,7 +18,7 @@ from ..config import Config
 from . import b12x, b12x_targets, sglang_targets
 from .hooks import Wrapper
 from .install import Installation, install_targets, look
-from .reads import arguments, fp8_tensors, layer_tensors, readable
+from .reads import arguments, expert_bytes, fp8_tensors, layer_tensors, readable
 from .session import BRACKETED, Session
 from .targets import version_of
 
@@ -123,8 +123,20 @@ def _first_input(args: tuple, kwargs: dict) -> Any:
     return args[1] if len(args) > 1 else kwargs["input_"]
 
 
-def _gathered_input(args: tuple, kwargs: dict) -> Any:
+def _second_input(args: tuple, kwargs: dict) -> Any:
     return args[2] if len(args) > 2 else kwargs["input"]
+
+
+def _fused_input(args: tuple, kwargs: dict) -> Any:
+    return args[0] if args else kwargs["input_tensor"]
+
+
+def _takes_fused(args: tuple, kwargs: dict) -> bool:
+    """Whether FlashInfer's fused all-reduce and norm has its workspace: without one it declines."""
+    names = ("input_tensor", "residual", "weight")
+    tensors = [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
+    manager = sys.modules[sglang_targets.FUSION]._get_workspace_manager(kwargs.get("use_attn_tp_group", True))
+    return manager.workspace is not None and all(tensor.is_contiguous() for tensor in tensors)
 
 
 def _around(context: Callable[[], Any]) -> Wrapper:
@@ -211,6 +223,9 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
     def fp8(args: tuple, kwargs: dict) -> list[torch.Tensor]:
         return fp8_tensors(args[0], layer_of(args, kwargs), args[2] if len(args) > 2 else kwargs["x"])
 
+    def experts(args: tuple, kwargs: dict) -> int:
+        return expert_bytes(args[0], (args[1] if len(args) > 1 else kwargs["hidden_states"]).shape[0])
+
     def lm_head(args: tuple, kwargs: dict) -> list[torch.Tensor]:
         return layer_tensors(args[2] if len(args) > 2 else kwargs["lm_head"])
 
@@ -222,7 +237,10 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
         "all_reduce": collective("all_reduce", _first_input, _has_peers),
         "all_reduce_body": collective("all_reduce", _first_input, _in_group),
         "all_gather": collective("all_gather", _first_input, _has_peers),
-        "all_gather_into": collective("all_gather", _gathered_input, _in_group),
+        "all_gather_into": collective("all_gather", _second_input, _in_group),
+        "reduce_scatter": collective("reduce_scatter", _first_input, _has_peers),
+        "reduce_scatter_into": collective("reduce_scatter", _second_input, _in_group),
+        "fused_all_reduce": collective("all_reduce", _fused_input, _takes_fused),
         "linear": reading(lambda args, kwargs: layer_tensors(layer_of(args, kwargs))),
         "fp8_linear": reading(fp8),
         "mxfp8_function": reading(arguments(1, 2, names=("weight", "weight_scale"))),
@@ -232,6 +250,7 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
         "wo_a_fp8": reading(arguments(2, 3, names=("weight", "weight_scale"))),
         "second_weight": reading(arguments(1, names=("weight",))),
         "lm_head": reading(lm_head),
+        "experts": lambda function: session.streaming(function, experts),
         "update": _around(session.update),
         "recapture": _around(session.resumed),
         "pause": _before(session.pause),

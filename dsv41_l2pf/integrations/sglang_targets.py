@@ -9,6 +9,7 @@ _SRT = "sglang.srt"
 _QUANTIZATION = f"{_SRT}.layers.quantization"
 _PARALLEL = f"{_SRT}.distributed.parallel_state"
 DEEPSEEK_V4 = f"{_SRT}.models.deepseek_v4"
+FUSION = f"{_SRT}.layers.flashinfer_comm_fusion"
 _UPDATER = f"{_SRT}.model_executor.model_runner_components.weight_updater"
 _SCHEDULER_UPDATER = f"{_SRT}.managers.scheduler_components.weight_updater"
 
@@ -16,12 +17,14 @@ _SCHEDULER_UPDATER = f"{_SRT}.managers.scheduler_components.weight_updater"
 FORWARD, UPDATES = "forward bracket", "weight updates"
 ESSENTIAL = (FORWARD, UPDATES)
 ALL_REDUCE, ALL_GATHER = "all-reduce windows", "all-gather windows"
+REDUCE_SCATTER, FUSED = "reduce-scatter windows", "fused all-reduce windows"
 LINEARS, ROUTER, WO_A, LM_HEAD = "linear weights", "router weights", "wo_a weights", "lm_head weights"
+EXPERTS = "streamed experts"
 CAPTURE, DUMMIES = "graph variants", "dummy runs"
 
 
-def _collective(part: str, role: str, name: str, *parameters: str) -> Target:
-    return Target(part, role, _PARALLEL, f"GroupCoordinator.{name}", ("self", *parameters), uses=2 + (role == "all_gather_into"))
+def _collective(part: str, role: str, name: str, *parameters: str, uses: int = 2, optional: bool = False) -> Target:
+    return Target(part, role, _PARALLEL, f"GroupCoordinator.{name}", ("self", *parameters), uses, optional)
 
 
 def _linear(module: str, cls: str, *, optional: bool = False) -> Target:
@@ -71,8 +74,26 @@ TARGETS = (
     _collective(ALL_REDUCE, "all_reduce", "all_reduce", "input_"),
     _collective(ALL_REDUCE, "all_reduce_body", "_all_reduce_in_place", "input_"),
     _collective(ALL_REDUCE, "all_reduce_body", "_all_reduce_out_place", "input_", "outplace_all_reduce_method"),
+    _collective(ALL_REDUCE, "all_reduce_body", "_flashinfer_allreduce", "input_", optional=True),
     _collective(ALL_GATHER, "all_gather", "all_gather", "input_", "dim", "output_tensor_list"),
-    _collective(ALL_GATHER, "all_gather_into", "_all_gather_into_tensor", "output", "input"),
+    _collective(ALL_GATHER, "all_gather", "all_gatherv", "input_", "sizes", "output", optional=True),
+    _collective(ALL_GATHER, "all_gather_into", "_all_gather_into_tensor", "output", "input", uses=3),
+    _collective(
+        REDUCE_SCATTER, "reduce_scatter_into", "_reduce_scatter_tensor", "output", "input", uses=3, optional=True
+    ),
+    _collective(REDUCE_SCATTER, "reduce_scatter", "reduce_scatterv", "input_", "output", "sizes", optional=True),
+    Target(
+        FUSED,
+        "fused_all_reduce",
+        FUSION,
+        "flashinfer_allreduce_residual_rmsnorm",
+        (
+            *("input_tensor", "residual", "weight", "eps", "max_token_num", "use_oneshot"),
+            *("trigger_completion_at_end", "fp32_acc", "use_attn_tp_group"),
+        ),
+        uses=3,
+        optional=True,
+    ),
     Target(
         LINEARS,
         "fp8_linear",
@@ -175,6 +196,15 @@ TARGETS = (
         "LogitsProcessor._compute_lm_head",
         ("self", "hidden_states", "lm_head", "embedding_bias", "out"),
         uses=3,
+        optional=True,
+    ),
+    Target(
+        EXPERTS,
+        "experts",
+        f"{_SRT}.layers.moe.fused_moe_triton.layer",
+        "FusedMoE.forward_impl",
+        ("self", "hidden_states", "topk_output", "pre_quant_input"),
+        uses=2,
         optional=True,
     ),
     _update(

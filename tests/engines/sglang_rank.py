@@ -13,6 +13,8 @@ import torch
 
 LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 3, 256, 512, 4, 2, 64, 1024
 NUM_RANKS = 2
+STUBS = Path(__file__).resolve().parent / "stubs"
+MODEL_PATH = os.environ.get("L2PF_MODEL", "")
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
