@@ -23,10 +23,13 @@ def is_expert(weight_name: str) -> bool:
     return _EXPERTS.search(weight_name) is not None
 
 
-def is_routed(weight_name: str, read: torch.Tensor, weight_shape: torch.Size) -> bool:
+def is_routed(weight_name: str, read: torch.Tensor, weight_shape: torch.Size, by_row: bool = False) -> bool:
     """Whether what an operator reads of a weight is up to a router: some experts of many, each a weight or a slice.
 
-    A stack that is read whole, as a batched matmul over all experts does, is not: every step needs all of it.
+    by_row: it looks rows of `read` up. Rows of a matrix are those of an embedding, slices of a stack are experts. A
+    stack that is read whole, as a batched matmul over all experts does, is not routed: every step needs all of it.
     """
+    if by_row:
+        return read.dim() > 2 or is_expert(weight_name)
     is_whole_stack = len(weight_shape) > 2 and read.numel() == weight_shape.numel()
     return is_expert(weight_name) and not is_whole_stack

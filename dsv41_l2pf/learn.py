@@ -167,18 +167,14 @@ class LearnMode(TorchDispatchMode):
                 if weight is None or key in role.written:
                     continue
                 by_row = role.row_lookup and key == 0
-                # A stack of matrices looked up by row holds experts; a matrix is an embedding.
-                if role.grouped or (by_row and tensor.dim() > 2):
-                    chosen, names = routed, self._sightings.routed
+                if role.grouped or is_routed(weight.name, tensor, weight.shape, by_row):
+                    self._sightings.routed.add(weight.name)
+                    routed.append(tensor)
                 elif by_row:
-                    chosen, names = None, self._sightings.by_row
-                elif is_routed(weight.name, tensor, weight.shape):
-                    chosen, names = routed, self._sightings.routed
+                    self._sightings.by_row.add(weight.name)
                 else:
-                    chosen, names = read, self._sightings.read
-                names.add(weight.name)
-                if chosen is not None:
-                    chosen.append(tensor)
+                    self._sightings.read.add(weight.name)
+                    read.append(tensor)
         if read:
             self._windows.record(read)
         return routed

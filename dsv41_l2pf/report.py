@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -77,8 +76,10 @@ def brace(names: list[str]) -> str:
 
 def fold(names: Iterable[str]) -> str:
     """Names that differ in numbers only as one, with their count: model.layers.*.mlp.experts.down_proj (48)."""
-    counts = Counter(re.sub(r"(?:^|(?<=\.))\d+(?=\.)", "*", name) for name in names)
-    return ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.items())
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"(?:^|(?<=\.))\d+(?=\.)", "*", name), []).append(name)
+    return ", ".join(f"{folded} ({len(found)})" if len(found) > 1 else found[0] for folded, found in alike.items())
 
 
 def window_table(signature: dict, names: dict[int, list[str]]) -> Table:

@@ -15,17 +15,34 @@ _SIZES = {
     "max_position_embeddings": 64,
     "head_dim": 16,
 }
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LLAMA, QWEN3, QWEN3_MOE, DEEPSEEK_V3 = "Llama", "Qwen3", "Qwen3Moe", "DeepseekV3"
 
-LLAMA, QWEN3, QWEN3_MOE = "Llama", "Qwen3", "Qwen3Moe"
+_OTHER_SIZES = {
+    QWEN3_MOE: {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    DEEPSEEK_V3: {
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 16,
+        "head_dim": 8,
+    },
+}
 
 
 def build(family: str, **sizes: int) -> torch.nn.Module:
     import transformers
 
     torch.manual_seed(0)
-    sizes = {**_SIZES, **(_EXPERTS if family == QWEN3_MOE else {}), **sizes}
-    config = getattr(transformers, f"{family}Config")(**sizes)
+    config = getattr(transformers, f"{family}Config")(**{**_SIZES, **_OTHER_SIZES.get(family, {}), **sizes})
     return getattr(transformers, f"{family}ForCausalLM")(config).eval().requires_grad_(False)
 
 

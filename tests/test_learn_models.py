@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 from gloo import run_on_two_ranks
-from tensor_parallel_models import LLAMA, NUM_TOKENS, QWEN3, QWEN3_MOE, build, logits, shard, windows
+from tensor_parallel_models import DEEPSEEK_V3, LLAMA, NUM_TOKENS, QWEN3, QWEN3_MOE, build, logits, shard, windows
 
 FAMILIES = (LLAMA, QWEN3, QWEN3_MOE)
 
@@ -25,7 +25,7 @@ def _transformers(_rank):
 
     result = {}
     with torch.inference_mode():
-        for family in FAMILIES:
+        for family in (*FAMILIES, DEEPSEEK_V3):
             model = shard(build(family))
             expected = logits(model)
             prefetcher = dsv41_l2pf.attach(model)
@@ -62,6 +62,12 @@ def test_transformers_models(tmp_path):
             "model.layers.*.mlp.experts.gate_up_proj (2)"
         ) in report
         assert result[LLAMA]["routed"] == []
+
+        found = result[DEEPSEEK_V3]
+        assert found["equal"] and len(found["plan"]) == 3
+        mlp = "model.layers.1.mlp"
+        assert found["plan"][1] == tuple(f"{mlp}.shared_experts.{name}_proj.weight" for name in ("gate", "up", "down"))
+        assert found["routed"] == [f"{mlp}.experts.{name}" for name in ("down_proj", "gate_up_proj")]
 
 
 HIDDEN = 64

@@ -71,13 +71,10 @@ class Weights:
                 continue
             read, whole = values_of(argument)[0], values_of(weight)[0]
             by_row = _looks_up_rows(node, position)
-            # A stack of matrices looked up by row holds experts; a matrix is an embedding.
-            if is_grouped(short_name(node)) or (by_row and read.dim() > 2):
+            if is_grouped(short_name(node)) or is_routed(self.name(weight), read, whole.shape, by_row):
                 self._routed[weight] = None
             elif by_row:
                 self._rows[weight] = None
-            elif is_routed(self.name(weight), read, whole.shape):
-                self._routed[weight] = None
             else:
                 found[weight] = None
         self._read |= found.keys()
