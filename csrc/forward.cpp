@@ -9,6 +9,7 @@ Forward::Forward(int64_t handle, std::shared_ptr<Prefetcher> prefetcher, Signatu
       prefetcher_(std::move(prefetcher)),
       signature_(std::move(signature)),
       snapshot_(prefetcher_->begin(signature_)),
+      began_in_capture_(capturing),
       captured_(capturing) {}
 
 int Forward::window_for(CollectiveKind kind, DeviceIndex device) {

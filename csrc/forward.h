@@ -35,6 +35,8 @@ class Forward {
   int64_t handle() const { return handle_; }
   const Signature& signature() const { return signature_; }
   int64_t num_collectives() const { return num_collectives_; }
+  // Whether its own end is still inside the capture that its operators are in, if any.
+  bool began_in_capture() const { return began_in_capture_; }
 
  private:
   // The plan's window for the collective just numbered, or -1: no plan, past the plan, or not what was learned.
@@ -50,6 +52,7 @@ class Forward {
   const Signature signature_;
   Snapshot snapshot_;
 
+  const bool began_in_capture_;
   bool captured_;
   bool aborted_ = false;
   int64_t num_collectives_ = 0;

@@ -124,7 +124,9 @@ void window_end(Tensor output) {
 }
 
 void join_windows(Tensor anchor) {
-  if (!current_forward()) l2_join(anchor);
+  const Forward* forward = current_forward();
+  // A capture that began inside the forward, as a CUDA graph tree's does, is over before the forward is.
+  if (!forward || (current_stream_is_capturing() && !forward->began_in_capture())) l2_join(anchor);
 }
 
 void l2_join(Tensor anchor) {

@@ -15,7 +15,7 @@ void l2_prefetch(Tensor anchor, std::vector<Tensor> weights, int64_t budget_byte
 void l2_join(Tensor anchor);
 void window_begin(Tensor input, std::vector<Tensor> weights, int64_t budget_bytes);
 void window_end(Tensor output);
-// What a compiled graph ends with. Inside a forward, whose windows go on, it is a no-op: the forward's end joins.
+// What a compiled graph ends with. Inside a forward whose windows go on it is a no-op: the forward's end joins.
 void join_windows(Tensor anchor);
 void collective_begin(Tensor input, std::string kind);
 void collective_end(Tensor output);
