@@ -7,6 +7,7 @@ that would take every user of the package a second.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from importlib.metadata import Distribution, DistributionFinder
@@ -46,7 +47,8 @@ def register() -> None:
     sys.meta_path.append(_Finder())
     if "torch._dynamo.backends.registry" not in sys.modules:
         return
-    from torch._dynamo.backends.registry import list_backends, register_backend
+    from torch._dynamo.backends.registry import register_backend
 
-    if NAME not in list_backends():  # it may have looked for entry points before we were here
+    # It may have looked for entry points before we were here; asking it which ones it found would import Inductor.
+    with contextlib.suppress(AssertionError):  # the name is there already
         register_backend(dsv41, name=NAME)
