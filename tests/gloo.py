@@ -12,10 +12,10 @@ import torch.multiprocessing as mp
 NUM_RANKS = 2
 
 
-def join_group(folder: Path, rank: int = 0, num_ranks: int = 1) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # a sandbox's host name may not resolve
+def join_group(folder: Path, rank: int = 0, num_ranks: int = 1, backend: str = "gloo") -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"  # a sandbox's host name may not resolve
     # A file, so that there is no port to lose a race for.
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=num_ranks)
+    dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=num_ranks)
 
 
 def _run_rank(rank: int, function: Callable, folder: Path) -> None:
