@@ -7,7 +7,6 @@ that would take every user of the package a second.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator
 from importlib.metadata import Distribution, DistributionFinder
@@ -47,8 +46,9 @@ def register() -> None:
     sys.meta_path.append(_Finder())
     if "torch._dynamo.backends.registry" not in sys.modules:
         return
-    from torch._dynamo.backends.registry import register_backend
+    from torch._dynamo.backends import registry
 
-    # It may have looked for entry points before we were here; asking it which ones it found would import Inductor.
-    with contextlib.suppress(AssertionError):  # the name is there already
-        register_backend(dsv41, name=NAME)
+    # It may have looked for entry points before we were here. If it found ours it registers what that loads, perhaps
+    # right now. Asking in public which ones it found would import Inductor.
+    if NAME not in registry._BACKENDS:
+        registry.register_backend(dsv41, name=NAME)

@@ -46,7 +46,17 @@ def test_the_name_is_known_when_dynamo_looked_before(tmp_path):
     assert run_python(code, tmp_path) == ["True", "True"]
 
 
-def test_an_installed_package_needs_no_import():
+def test_an_installed_package_needs_no_import(tmp_path):
+    installed = tmp_path / "site" / "dsv41_l2pf-0.1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: dsv41-l2pf\nVersion: 0.1.0\n")
+    (installed / "entry_points.txt").write_text("[torch_dynamo_backends]\ndsv41 = dsv41_l2pf.compile:dsv41\n")
+    path = os.pathsep.join((str(ROOT), str(installed.parent)))
+    code = "import sys, torch" + USE_IT.replace("equal", "allclose") + "print('dsv41_l2pf' in sys.modules)"
+    assert run_python(code, tmp_path, PYTHONPATH=path) == ["True", "True"]
+
+
+def test_the_entry_point_is_declared():
     line = 'dsv41 = "dsv41_l2pf.compile:dsv41"'
     assert f'[project.entry-points."torch_dynamo_backends"]\n{line}' in (ROOT / "pyproject.toml").read_text()
     assert EntryPoint("dsv41", "dsv41_l2pf.compile:dsv41", "torch_dynamo_backends").load() is dsv41
