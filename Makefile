@@ -9,6 +9,7 @@ FORMATTED = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cuh' '*
 help:
 	@echo "make demo    run the main job: learn, prefetch, compare, one table and one picture"
 	@echo "make test    run every test that needs no GPU"
+	@echo "make test-engines  test the hooks in real SGLang, b12x and vLLM (20 GB of venvs, made once)"
 	@echo "make build   make the venv and build libdsv41_l2pf.so"
 	@echo "make gpu     build and test the GPU half with the current python3's torch, no network; then the demo"
 	@echo "make bench   build and run the benchmarks with the current python3's torch, no network; benchmarks/README.md"
@@ -41,6 +42,10 @@ test:
 	echo "==> running the Python tests that need no GPU"; \
 	$$(tools/venv.sh) -m pytest -m "not cuda" || status=1; \
 	exit $$status
+
+test-engines:
+	@[ -f dsv41_l2pf/lib/libdsv41_l2pf.so ] || $(MAKE) build
+	@tools/engine_tests.sh
 
 gpu:
 	@tools/gpu.sh

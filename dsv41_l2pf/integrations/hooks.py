@@ -145,6 +145,9 @@ class Hooks:
         for patch in reversed(self.patches):
             if not patch.undo():
                 self.logger.warning("dsv41_l2pf: %s was wrapped after us and stays hooked", patch.name)
+            elif isinstance(patch.owner, ModuleType):
+                for alias in list(_aliases(patch.after, patch.before)):  # imported by name since
+                    setattr(alias.owner, alias.name, alias.after)
         self.patches.clear()
 
     def _patch(self, target: Target, wrapper: Wrapper, module: ModuleType) -> None:

@@ -142,6 +142,8 @@ TARGETS = (
     _linear("quark.quark", "QuarkLinearMethod", optional=True),
     _linear("humming", "HummingLinearMethod", optional=True),
     _linear("petit", "PetitNvFp4LinearMethod", optional=True),
+    _linear("bitsandbytes", "BitsAndBytesLinearMethod", optional=True),
+    _linear("gguf", "GGUFLinearMethod", optional=True),
     Target(
         ROUTER,
         "gate",

@@ -12,7 +12,10 @@ from dsv41_l2pf.integrations.targets import look_at, version_of
 
 TARGETS = sglang_targets.TARGETS + b12x_targets.TARGETS
 # Of other versions: the table names them as optional.
-ELSEWHERE = {"sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater.update_weights_from_distributed"}
+ELSEWHERE = {
+    "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater.update_weights_from_distributed"
+}
+ASCEND = ("_npu.", "Ascend", "modelslim")  # linear methods of an accelerator that this library does not know
 
 
 def is_here(target):
@@ -81,8 +84,9 @@ def test_every_linear_method_that_decodes_a_layer_is_in_the_table():
             yield child
             yield from inherited(child)
 
-    own = {f"{cls.__module__}.{cls.__qualname__}.apply" for cls in inherited(base_config.LinearMethodBase) if "apply" in vars(cls)}
-    assert own - table == set()
+    methods = {cls for cls in inherited(base_config.LinearMethodBase) if "apply" in vars(cls)}
+    own = {f"{cls.__module__}.{cls.__qualname__}.apply" for cls in methods}
+    assert {path for path in own - table if not any(word in path for word in ASCEND)} == set()
 
 
 def test_the_mxfp8_dispatcher_hands_out_the_hooked_function():
