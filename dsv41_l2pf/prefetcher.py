@@ -206,7 +206,10 @@ class Prefetcher:
         return hex(address) if attachment is None else attachment.weights.name_at(address)
 
     def status(self) -> dict:
-        """What the library knows of this prefetcher, and: attached, reason (why it is off, or ''), skipped_weights."""
+        """What the library knows of this prefetcher, and: attached, reason (why it is off, or ''), and what is not
+        planned: skipped_weights (only rows are read), routed_weights (a router chooses), hidden_weights (compiled code
+        hides who reads it; bytes by name).
+        """
         everything = json.loads(torch.ops.dsv41.status())
         attachment = self._attachment
         mine = [entry for entry in everything["prefetchers"] if entry["prefetcher"] == self.handle]
@@ -218,7 +221,7 @@ class Prefetcher:
             "reason": self.reason or self.windows.error or (attachment.reason if attachment else ""),
             "skipped_weights": sorted(self.sightings.only_rows),
             "routed_weights": sorted(self.sightings.routed),
-            "hidden_weights": {weight.name: weight.num_bytes for weight in attachment.hidden_weights()} if attachment else {},
+            "hidden_weights": {w.name: w.num_bytes for w in (attachment.hidden_weights() if attachment else ())},
         }
 
     def report(self) -> Report:
