@@ -1,4 +1,4 @@
-"""Tells reads of routed experts from reads of weights that every step needs: no window can know what a router chooses."""
+"""Tells reads of routed experts from reads of weights that every step needs: no window knows what a router chooses."""
 
 from __future__ import annotations
 

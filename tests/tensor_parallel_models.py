@@ -54,7 +54,7 @@ def shard(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def remove_backward_hooks(model: torch.nn.Module) -> None:
-    """transformers puts them on norms inside the attention; Dynamo ends a graph at each, also where there is no backward."""
+    """transformers puts them on norms inside the attention; Dynamo ends a graph at each, also without a backward."""
     for module in model.modules():
         module._backward_hooks.clear()
         module._backward_pre_hooks.clear()

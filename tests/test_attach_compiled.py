@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from three_linears import X, Model, segment, signature
+from three_linears import Model, X, segment, signature
 
 import dsv41_l2pf
 from dsv41_l2pf import compile_backend

@@ -1,4 +1,4 @@
-"""The learner on two gloo ranks: transformers models by their tp_plan, and models under `fully_shard`; and what it costs."""
+"""The learner on two gloo ranks: transformers models by their tp_plan, models under `fully_shard`; what it costs."""
 
 import statistics
 import time
@@ -136,7 +136,9 @@ def test_a_watched_forward_takes_not_much_longer(hidden, most):
     model = build(LLAMA, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=2)
     for module in model.modules():
         if isinstance(module, torch.nn.Linear) and module.out_features == hidden:
-            module.register_forward_hook(lambda _module, _args, output: torch.ops.dsv41.emulated_all_reduce(output, 0.0))
+            module.register_forward_hook(
+                lambda _module, _args, output: torch.ops.dsv41.emulated_all_reduce(output, 0.0)
+            )
     with torch.inference_mode():
         logits(model)
         off = _seconds(lambda: logits(model), 15)

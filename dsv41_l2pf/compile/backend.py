@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class CompileBackend:
         if has_subclasses(gm.graph):
             _note(GraphReport(reason=_SUBCLASSES))
         else:
-            _note(place_in_dynamo(gm, config))
+            _note(place_in_dynamo(gm, config), example_inputs)
         from torch._dynamo.backends.registry import lookup_backend
 
         return lookup_backend(self.inner)(gm, example_inputs, **kwargs)
@@ -74,7 +74,7 @@ def _compile_with_inductor(gm: GraphModule, example_inputs: list, config: Config
         _note(GraphReport(reason=_FREEZING))
         return compile_fx(gm, example_inputs, config_patches=patches)
     if not has_subclasses(gm.graph):
-        _note(place_in_dynamo(gm, config))
+        _note(place_in_dynamo(gm, config), example_inputs)
         return compile_fx(gm, example_inputs, config_patches=patches)
 
     # The collectives of DTensor, and the reads of quantised tensors, show only behind AOTAutograd.
@@ -82,7 +82,7 @@ def _compile_with_inductor(gm: GraphModule, example_inputs: list, config: Config
 
     def inner_compile(aten: GraphModule, inputs: list, **details: Any) -> Any:
         if details.get("is_inference"):
-            _note(place_in_aten(aten, list(details.get("static_input_idxs", ())), names, config))
+            _note(place_in_aten(aten, list(details.get("static_input_idxs", ())), names, config), inputs)
         elif not details.get("is_backward"):
             _note(GraphReport(reason=GRADIENTS))
         return compile_fx_inner(aten, inputs, **details)
@@ -98,6 +98,20 @@ def _inductor_options(mode: str | None = None, options: dict | None = None) -> d
     return torch._TorchCompileInductorWrapper(mode, options, None).config
 
 
-def _note(report: GraphReport) -> None:
+def _note(report: GraphReport, inputs: Iterable = ()) -> None:
     add_report(report)
     logger.info("compiled graph: %s", report)
+    if report.num_windows:
+        _calibrate(
+            {value.device for value in inputs if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
+        )
+
+
+def _calibrate(devices: set[torch.device]) -> None:
+    """A window brings what calibration finds good, and compiled code has no prefetcher that would ask for one."""
+    if not devices or torch.cuda.is_current_stream_capturing():
+        return
+    from ..calibration import ensure_calibrated
+
+    for device in devices:
+        ensure_calibrated(device.index)

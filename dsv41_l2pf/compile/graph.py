@@ -1,7 +1,7 @@
 """Reads an FX graph: what its nodes are, and which of them are collectives.
 
-It works on the graph that Dynamo hands to a backend (torch functions and methods, `example_value`) and on the ATen graph
-behind AOTAutograd (`val`). In both, fake tensors tell what is a view of what: a view shares its base's storage.
+It works on the graph that Dynamo hands to a backend (torch functions and methods, `example_value`) and on the ATen
+graph behind AOTAutograd (`val`). In both, fake tensors tell what is a view of what: a view shares its base's storage.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Node
 
 from ..collectives import TABLE, WAIT_TENSOR, Collective, input_of, is_asynchronous, output_of
 from ..weights import DEVICES, storage_key

@@ -1,6 +1,6 @@
 """Puts the windows into a graph: window_begin, the collective, window_end; and one join at the end.
 
-Every operator gets an anchor that it only pretends to write. The anchor orders it between the producer and the consumer.
+Every operator gets an anchor that it only pretends to write: that orders it between the producer and the consumer.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _at_hand(graph: Graph, weight: Node) -> Node:
 
 
 def _insert_join(graph: Graph, last: StaticWindow, inputs: set[int], make_empty: EmptyAnchor) -> None:
-    """The join waits for the last prefetch behind everything else, at no tensor that would otherwise be dead by then."""
+    """The join waits for the last prefetch behind everything else, at no tensor that would be dead by then."""
     output = graph.find_nodes(op="output")[0]
     counts = Counter(key for node in output.all_input_nodes for key in storages_of(node))
     for node in output.all_input_nodes:

@@ -47,7 +47,9 @@ class GraphReport:
     def __str__(self) -> str:
         if self.reason:
             return f"not edited: {self.reason}"
-        parts = [f"{self.num_windows} windows of {self.num_collectives} collectives, {self.planned_bytes} bytes planned"]
+        parts = [
+            f"{self.num_windows} windows of {self.num_collectives} collectives, {self.planned_bytes} bytes planned"
+        ]
         without = Counter(window.reason for window in self.windows if window.reason)
         parts += [f"{count} without: {reason}" for reason, count in without.items()]
         if self.rows:

@@ -27,8 +27,8 @@ _ROW_LOOKUPS = frozenset(
 class Weights:
     """The parameters and buffers of a graph that it does not write.
 
-    inputs: the storages that the graph gets from outside. rows: the names of weights that were read by row only. routed:
-    those of which a router chose what was read.
+    inputs: the storages that the graph gets from outside. rows: the names of weights that were read by row only.
+    routed: those of which a router chose what was read.
     """
 
     def __init__(self, graph: Graph, candidates: dict[Node, str]) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from torch.fx import Graph, Node
 
-from ..config import AUTO_BUDGET, Config
 from ..collectives import Collective
+from ..config import AUTO_BUDGET, Config
 from .graph import (
     collective_of,
     device_of,
@@ -28,9 +28,9 @@ from .weights import Weights
 class StaticWindow:
     """One collective of a graph.
 
-    input: the node that is sent, or None. output: the node whose value is there when the collective is done, or None when
-    another graph waits for it; last: the node behind which it is done. weights: those read after it and before the next
-    collective, in reading order, cut to the budget. reason: why it gets no window, or ''.
+    input: the node that is sent, or None. output: the node whose value is there when the collective is done, or None
+    when another graph waits for it; last: the node behind which it is done. weights: those read after it and before the
+    next collective, in reading order, cut to the budget. reason: why it gets no window, or ''.
     """
 
     node: Node

@@ -74,7 +74,10 @@ class Chain(torch.nn.Module):
 
     def windows(self) -> list[tuple[str, ...]]:
         """The names of the weights read after each collective."""
-        names = [(f"layers.{i}.up.weight", f"layers.{i}.down.weight", f"layers.{i}.down.bias") for i in range(len(self.layers))]
+        names = [
+            (f"layers.{i}.up.weight", f"layers.{i}.down.weight", f"layers.{i}.down.bias")
+            for i in range(len(self.layers))
+        ]
         return [*names[1:], ("head.weight",)]
 
 

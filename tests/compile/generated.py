@@ -14,7 +14,9 @@ from dsv41_l2pf.compile import GraphReport, clear_reports, compile_backend, repo
 
 OURS = ("window_begin", "window_end", "join_windows")
 
-_LINE = re.compile(r"^\s+(?:\w+ = )?(?:torch\.ops\.\w+\.(\w+)\.\w+|extern_kernels\.(\w+)|(cpp_fused_\w+))\(", re.MULTILINE)
+_LINE = re.compile(
+    r"^\s+(?:\w+ = )?(?:torch\.ops\.\w+\.(\w+)\.\w+|extern_kernels\.(\w+)|(cpp_fused_\w+))\(", re.MULTILINE
+)
 
 
 @dataclass

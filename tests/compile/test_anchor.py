@@ -119,7 +119,9 @@ def test_no_anchor_costs_a_copy(step):
 def written_inputs(gm):
     """The graph inputs that an operator of ours pretends to write."""
     storages = {node.meta["example_value"].untyped_storage()._cdata for node in gm.graph.find_nodes(op="placeholder")}
-    anchors = [node.args[0] for node in gm.graph.nodes if "dsv41.window" in str(node.target) or "join" in str(node.target)]
+    anchors = [
+        node.args[0] for node in gm.graph.nodes if "dsv41.window" in str(node.target) or "join" in str(node.target)
+    ]
     assert anchors
     return [
         anchor

@@ -1,4 +1,4 @@
-"""The backend as a user meets it: names, modes, options, other backends, grad mode, and the same output for the same input."""
+"""The backend as a user meets it: names, modes, options, other backends, grad mode, caches, and its purity."""
 
 import os
 import subprocess
@@ -28,22 +28,21 @@ def run_python(code, tmp_path, **environment):
     return result.stdout.split()
 
 
-USE_IT = """
-model = torch.nn.Linear(8, 8)
-print(torch.equal(torch.compile(model, backend="dsv41", options={"max_autotune": False})(torch.ones(8)), model(torch.ones(8))))
+FIND_IT = """
+from torch._dynamo.backends.registry import lookup_backend
+print(type(lookup_backend("dsv41")).__name__, type(lookup_backend("dsv41")).__module__.partition(".")[0])
 """
+FOUND = ["CompileBackend", "dsv41_l2pf"]
 
 
 def test_the_name_is_known_after_an_import_that_does_not_import_dynamo(tmp_path):
-    code = "import sys, torch, dsv41_l2pf; print('torch._dynamo' in sys.modules)" + USE_IT.replace("equal", "allclose")
-    assert run_python(code, tmp_path) == ["False", "True"]
+    code = "import sys, torch, dsv41_l2pf; print('torch._dynamo' in sys.modules)" + FIND_IT
+    assert run_python(code, tmp_path) == ["False", *FOUND]
 
 
 def test_the_name_is_known_when_dynamo_looked_before(tmp_path):
-    code = "import torch, torch._dynamo; print(len(torch._dynamo.list_backends()) > 0); import dsv41_l2pf" + USE_IT.replace(
-        "equal", "allclose"
-    )
-    assert run_python(code, tmp_path) == ["True", "True"]
+    code = "import torch._dynamo; print('dsv41' in torch._dynamo.list_backends()); import dsv41_l2pf" + FIND_IT
+    assert run_python(code, tmp_path) == ["False", *FOUND]
 
 
 def test_an_installed_package_needs_no_import(tmp_path):
@@ -52,8 +51,7 @@ def test_an_installed_package_needs_no_import(tmp_path):
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: dsv41-l2pf\nVersion: 0.1.0\n")
     (installed / "entry_points.txt").write_text("[torch_dynamo_backends]\ndsv41 = dsv41_l2pf.compile:dsv41\n")
     path = os.pathsep.join((str(ROOT), str(installed.parent)))
-    code = "import sys, torch" + USE_IT.replace("equal", "allclose") + "print('dsv41_l2pf' in sys.modules)"
-    assert run_python(code, tmp_path, PYTHONPATH=path) == ["True", "True"]
+    assert run_python("import torch" + FIND_IT, tmp_path, PYTHONPATH=path) == FOUND
 
 
 def test_the_entry_point_is_declared():
@@ -103,9 +101,15 @@ def test_another_inner_backend(inner):
 
 def test_an_inner_backend_sees_our_operators_and_one_of_ours_inside_edits_nothing():
     counter = CompileCounterWithBackend("aot_eager")
-    torch.compile(Chain(emulated), backend=compile_backend(inner=compile_backend(inner=counter)), fullgraph=True)(tokens())
+    torch.compile(Chain(emulated), backend=compile_backend(inner=compile_backend(inner=counter)), fullgraph=True)(
+        tokens()
+    )
     (gm,) = counter.graphs
-    found = [str(node.target) for node in gm.graph.nodes if "dsv41" in str(node.target) and "emulated" not in str(node.target)]
+    found = [
+        str(node.target)
+        for node in gm.graph.nodes
+        if "dsv41" in str(node.target) and "emulated" not in str(node.target)
+    ]
     assert found == ["dsv41.window_begin.default", "dsv41.window_end.default"] * 2 + ["dsv41.join_windows.default"]
     assert [report.reason for report in reports()] == ["", "another backend of ours has edited it"]
 
@@ -190,7 +194,12 @@ def test_the_pass_is_pure():
     reported = [place_in_dynamo(gm, Config(budget_bytes=20000)) for gm in (first, second)]
     assert first.code == second.code != before
     assert reported[0] == reported[1]
-    for slot in ("post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "pre_grad_custom_pass"):
+    for slot in (
+        "post_grad_custom_pre_pass",
+        "post_grad_custom_post_pass",
+        "joint_custom_pre_pass",
+        "pre_grad_custom_pass",
+    ):
         assert getattr(torch._inductor.config, slot) is None
 
 
@@ -203,7 +212,10 @@ def test_generated_code_is_the_same_every_time():
 def cache(tmp_path, monkeypatch):
     """Inductor's and AOTAutograd's caches, empty."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    with torch.compiler.config.patch(force_disable_caches=False), torch._inductor.config.patch(fx_graph_remote_cache=False):
+    with (
+        torch.compiler.config.patch(force_disable_caches=False),
+        torch._inductor.config.patch(fx_graph_remote_cache=False),
+    ):
         yield
 
 

@@ -1,4 +1,4 @@
-"""Every form in which a collective can stand in a graph: alone, with a wait, coalesced, hidden, or bracketed already."""
+"""Every form in which a collective can stand in a graph: alone, with a wait, coalesced, hidden, bracketed already."""
 
 import operator
 
@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dsv41_l2pf import Config
 from dsv41_l2pf.collectives import TABLE
 from dsv41_l2pf.compile.place import place_in_dynamo
+
 
 class BWeight:
     """Where Dynamo would say that an input comes from."""
@@ -88,7 +89,9 @@ def test_every_operator_of_the_table_gets_a_window(name):
         first = hand.call(operator.getitem, collective, 0) if "coalesced" in name else collective
         result = hand.call(torch.ops._c10d_functional.wait_tensor, first)
     report, nodes = place(hand, result)
-    assert [(window.kind, window.weights, window.reason) for window in report.windows] == [(TABLE[name].kind, ("b.weight",), "")]
+    assert [(window.kind, window.weights, window.reason) for window in report.windows] == [
+        (TABLE[name].kind, ("b.weight",), "")
+    ]
     begin, *rest = ours(nodes)
     assert begin.target is torch.ops.dsv41.window_begin.default and begin.args == (producer, [hand.weight], -1)
     assert nodes.index(producer) < nodes.index(begin) < nodes.index(collective)

@@ -26,7 +26,10 @@ def test_payload_and_scale_are_planned(dtype):
     model = quantise_linears(Model(), dtype)
     off, on = generate_both(model, tokens(), fullgraph=True)
     (report,) = on.reports
-    assert [window.weights for window in report.windows] == [("b.weight.payload", "b.weight.scale"), ("c.weight.payload", "c.weight.scale")]
+    assert [window.weights for window in report.windows] == [
+        ("b.weight.payload", "b.weight.scale"),
+        ("c.weight.payload", "c.weight.scale"),
+    ]
     assert [window.window_bytes for window in report.windows] == [HIDDEN * HIDDEN + 4 * HIDDEN] * 2
     assert [on.calls.count(name) for name in OURS] == [2, 2, 1]
     assert on.calls_besides_ours == off.calls
@@ -66,4 +69,6 @@ def test_training_is_left_alone():
         got, x.grad = x.grad, None
         model(x).sum().backward()
     torch.testing.assert_close(got, x.grad)
-    assert [report.reason for report in reports()] == ["gradients are recorded: compile under torch.no_grad() or torch.inference_mode()"]
+    assert [report.reason for report in reports()] == [
+        "gradients are recorded: compile under torch.no_grad() or torch.inference_mode()"
+    ]

@@ -1,4 +1,4 @@
-"""Two gloo ranks, compiled: PyTorch's tensor parallelism with DTensor weights, and transformers models by their tp_plan."""
+"""Two gloo ranks, compiled: PyTorch's tensor parallelism with DTensor weights, and transformers by their tp_plan."""
 
 import torch
 from gloo import run_on_two_ranks

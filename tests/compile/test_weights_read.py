@@ -1,4 +1,4 @@
-"""Which weights the pass finds behind a collective: through views, casts, dequantisation and scales, in reading order."""
+"""Which weights the pass finds behind a collective: through views, casts, dequantisation, scales; in reading order."""
 
 import pytest
 import torch

@@ -252,7 +252,9 @@ def test_functional_collectives_stay_in_their_windows(nccl, options):
     model, x = Model(all_reduce), tokens()
     compiled = torch.compile(model, backend="dsv41", fullgraph=True, options=options)
     output, (code,) = run_and_get_code(compiled, x)
-    assert _OPERATORS.findall(code) == ["window_begin", "all_reduce", "wait_tensor", "window_end"] * NUM_BLOCKS + ["join_windows"]
+    assert _OPERATORS.findall(code) == ["window_begin", "all_reduce", "wait_tensor", "window_end"] * NUM_BLOCKS + [
+        "join_windows"
+    ]
     torch.testing.assert_close(output, model(x), rtol=2e-2, atol=2e-2)
 
 
