@@ -28,6 +28,7 @@ STABLE_TORCH_LIBRARY(dsv41, m) {
       "set_window(int prefetcher, int model, int num_tokens, str mode, int collective_index, int budget_bytes, "
       "str form) -> ()");
   m.def("plan_segments(int prefetcher, int model, int num_tokens, str mode) -> int[]");
+  m.def("calibration_key(int device) -> str");
   m.def("calibrate(int device) -> str");
   m.def(
       "apply_calibration(int device, str form, int num_ctas, int piece_bytes, int hot_knee_bytes, float fill_gbps, "
@@ -44,8 +45,8 @@ STABLE_TORCH_LIBRARY_IMPL(dsv41, CompositeExplicitAutograd, m) {
   m.impl("l2_join", TORCH_BOX(&l2_join));
   m.impl("window_begin", TORCH_BOX(&window_begin));
   m.impl("window_end", TORCH_BOX(&window_end));
-  m.impl("collective_begin", TORCH_BOX(&collective_begin));
   m.impl("join_windows", TORCH_BOX(&join_windows));
+  m.impl("collective_begin", TORCH_BOX(&collective_begin));
   m.impl("collective_end", TORCH_BOX(&collective_end));
   m.impl("record_weight", TORCH_BOX(&record_weight));
   m.impl("record_unplanned", TORCH_BOX(&record_unplanned));
@@ -58,6 +59,7 @@ STABLE_TORCH_LIBRARY_IMPL(dsv41, CompositeExplicitAutograd, m) {
   m.impl("invalidate", TORCH_BOX(&invalidate));
   m.impl("set_window", TORCH_BOX(&set_window));
   m.impl("plan_segments", TORCH_BOX(&plan_segments));
+  m.impl("calibration_key", TORCH_BOX(&calibration_key));
   m.impl("calibrate", TORCH_BOX(&calibrate));
   m.impl("apply_calibration", TORCH_BOX(&apply_calibration));
   m.impl("emulated_all_reduce", TORCH_BOX(&emulated_all_reduce));

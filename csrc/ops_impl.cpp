@@ -228,6 +228,11 @@ std::vector<int64_t> plan_segments(int64_t prefetcher, int64_t model, int64_t nu
 
 #ifdef L2PF_WITH_CUDA
 
+std::string calibration_key(int64_t device) {
+  require_at_least(device, 0, "calibration_key", "device");
+  return to_json(l2pf::calibration_key(static_cast<DeviceIndex>(device)), L2PF_VERSION);
+}
+
 std::string calibrate(int64_t device) {
   require_at_least(device, 0, "calibrate", "device");
   if (current_stream_is_capturing()) throw bad_argument("calibrate", "no capture in progress", "a capturing stream");
@@ -255,6 +260,10 @@ void apply_calibration(int64_t device, std::string form_word, int64_t num_ctas, 
 }
 
 #else
+
+std::string calibration_key(int64_t) {
+  throw bad_argument("calibration_key", "a build with its CUDA half", "one without");
+}
 
 std::string calibrate(int64_t) { throw bad_argument("calibrate", "a build with its CUDA half", "one without"); }
 

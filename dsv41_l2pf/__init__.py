@@ -8,12 +8,13 @@ from . import ops
 
 __version__ = ops.load()
 
-from .compile import compile_backend  # noqa: E402  (the operators are registered first, so that no module sees half a library)
+from .calibration import calibrate  # noqa: E402  (the operators are registered first, so that no module sees half a library)
+from .compile import compile_backend  # noqa: E402
 from .compile.registration import register as _register_backend  # noqa: E402
 from .config import Config  # noqa: E402
 from .prefetcher import Prefetcher, attach  # noqa: E402
 
-__all__ = ["Config", "Prefetcher", "__version__", "attach", "compile_backend", "status"]
+__all__ = ["Config", "Prefetcher", "__version__", "attach", "calibrate", "compile_backend", "status"]
 
 _register_backend()
 

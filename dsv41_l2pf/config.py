@@ -1,4 +1,4 @@
-"""What a prefetcher is created with. `Config.from_env` is the only reader of the environment in the package."""
+"""What a prefetcher is created with. This module is the only reader of the environment in the package."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 AUTO_BUDGET = -1
-FORMS = ("auto", "bulk", "lines", "load")
+FORMS = ("auto", "bulk", "lines", "load", "load_both")
 PLACEMENTS = ("auto", "launch_order", "side_stream")
 MIB = 1 << 20
 
@@ -18,6 +19,12 @@ _ALL_GATHER = "DSV41_L2_PREFETCH_AG"
 _FORM = "DSV41_L2_PREFETCH_FORM"
 _PLACEMENT = "DSV41_L2_PREFETCH_PLACEMENT"
 _MAX_TOKENS = "DSV41_L2_PREFETCH_MAX_TOKENS"
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where files that only save time are kept: `dsv41_l2pf` in XDG_CACHE_HOME, or in ~/.cache."""
+    base = environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "dsv41_l2pf"
 
 
 def _reject(name: str, value: object, allowed: str) -> ValueError:
@@ -32,7 +39,7 @@ class Config:
     strict: the first frozen signature without a window raises at the end of its forward.
     budget_bytes: at most this much of a window's weights is prefetched; -1 lets the library choose.
     all_gather: whether all-gathers get windows.
-    form: auto, bulk, lines or load. placement: auto, launch_order or side_stream.
+    form: auto, bulk, lines, load or load_both. placement: auto, launch_order or side_stream.
     max_tokens: forwards with more tokens are left alone.
     back_to_back: the caller says that a forward's prologue follows the last window of the one before it.
     requested: the environment asked for prefetching (DSV41_L2_PREFETCH is 1 or strict); engines act only then.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +14,12 @@ from typing import Any
 import torch
 
 from .attachment import Attachment
+from .calibration import ensure_calibrated
 from .config import Config
 from .report import Report
+from .tune import DEFAULT_ROUNDS, tune
+from .tuning import Tuning, load, save
+from .tunings import Tunings
 from .sightings import Sightings
 from .windows import Windows, first_tensor
 
@@ -44,6 +49,8 @@ class Prefetcher:
         self._attachment_ref: weakref.ref[Attachment] | None = None
         self._model_ids: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
         self._default_model_id = next(_model_ids)
+        self.tunings = Tunings()
+        self._calibration_reason: str | None = None  # None: not tried yet; "": calibrated, or there is no GPU
         if not self.config.enabled:
             self.reason = "off: DSV41_L2_PREFETCH=0" if config is None else "off: Config(enabled=False)"
             return
@@ -85,6 +92,8 @@ class Prefetcher:
         if not self.handle or self.windows.error:
             yield False
             return
+        if self._calibration_reason is None:
+            self._calibration_reason = _calibration_reason()
         counts = torch.ops.dsv41.begin_forward(self.handle, self.model_id(model), num_tokens, mode)
         try:
             yield counts
@@ -92,6 +101,8 @@ class Prefetcher:
             torch.ops.dsv41.abort_forward()
             raise
         torch.ops.dsv41.end_forward()
+        if counts and self.tunings.expected:
+            self.tunings.apply(self)
 
     @contextmanager
     def collective(self, input: torch.Tensor, kind: str) -> Iterator[None]:
@@ -187,6 +198,53 @@ class Prefetcher:
                 self.handle, model_id, num_tokens, mode, collective_index, budget_bytes, form
             )
 
+    def tune(
+        self,
+        step: Callable[[], object],
+        *,
+        num_tokens: int | None = None,
+        mode: str | None = None,
+        rounds: int = DEFAULT_ROUNDS,
+        baseline: Callable[[], object] | None = None,
+        process_group: Any = None,
+        progress: bool = True,
+    ) -> Tuning:
+        """Measures `step` with other settings of its windows, in turns, and keeps the fastest; off if none is faster.
+
+        step: runs one decode step, most often a replay of a captured graph. num_tokens, mode: which signature it is;
+        None when only one has windows. rounds: how often each candidate has its turn. baseline: the same step from a
+        graph captured without us; the last word is then against it, so that even an empty node counts against us.
+        process_group: ranks that run the step together and call this together; the slowest one's times decide.
+        progress: show a bar.
+
+        It takes at most about a minute. Windows that it switched off get no node in graphs captured from then on.
+        Raises ValueError on every rank when no single signature fits.
+        """
+        found = tune(
+            self,
+            step,
+            num_tokens=num_tokens,
+            mode=mode,
+            rounds=rounds,
+            baseline=baseline,
+            process_group=process_group,
+            progress=progress,
+        )
+        self.tunings.note(found)
+        return found
+
+    def save_tunings(self, path: str | os.PathLike) -> None:
+        """Writes what `tune` decided to a JSON file, so that a later start need not tune. Raises OSError."""
+        save(path, self.tunings.all(), json.loads(torch.ops.dsv41.status())["version"])
+
+    def load_tunings(self, path: str | os.PathLike) -> None:
+        """Takes what `save_tunings` wrote: applied to each signature once it is learned, when the plan is the same.
+
+        Call it before capture. Raises FileNotFoundError, and ValueError when it is not such a file.
+        """
+        for tuning in load(path):
+            self.tunings.expect(tuning)
+
     def plan_segments(
         self, num_tokens: int, mode: str = "decode", model: torch.nn.Module | int | None = None
     ) -> list[tuple[int, int, int]]:
@@ -206,18 +264,21 @@ class Prefetcher:
         return hex(address) if attachment is None else attachment.weights.name_at(address)
 
     def status(self) -> dict:
-        """What the library knows of this prefetcher, and: attached, reason (why it is off, or ''), and what is not
-        planned: skipped_weights (only rows are read), routed_weights (a router chooses), hidden_weights (compiled code
-        hides who reads it; bytes by name).
+        """What the library knows of this prefetcher, and: attached, calibration (why the GPU is not
+        calibrated, or ''), reason (why it is off, or ''), and what is not planned: skipped_weights (only rows
+        are read), routed_weights (a router chooses), hidden_weights (compiled code hides who reads it; bytes by name).
         """
         everything = json.loads(torch.ops.dsv41.status())
         attachment = self._attachment
         mine = [entry for entry in everything["prefetchers"] if entry["prefetcher"] == self.handle]
+        found = mine[0] if mine else {"prefetcher": self.handle, "signatures": []}
         return {
-            **(mine[0] if mine else {"prefetcher": self.handle, "signatures": []}),
+            **found,
             "version": everything["version"],
             "enabled": self.config.enabled,
             "attached": attachment is not None,
+            "calibration": self._calibration_reason or "",
+            "signatures": [self.tunings.described(entry) for entry in found["signatures"]],
             "reason": self.reason or self.windows.error or (attachment.reason if attachment else ""),
             "skipped_weights": sorted(self.sightings.only_rows),
             "routed_weights": sorted(self.sightings.routed),
@@ -227,6 +288,14 @@ class Prefetcher:
     def report(self) -> Report:
         """The signatures and the windows of the largest plan, for `print` and for rich."""
         return Report(self)
+
+
+def _calibration_reason() -> str | None:
+    """Why the current GPU is not calibrated; None while its stream is being captured: the next forward asks again."""
+    # Asking anything else would initialise CUDA in a process that does not use it.
+    if not torch.cuda.is_initialized() or not json.loads(torch.ops.dsv41.status())["cuda_built"]:
+        return ""
+    return None if torch.cuda.is_current_stream_capturing() else ensure_calibrated(torch.cuda.current_device())
 
 
 def attach(model: torch.nn.Module, config: Config | None = None, *, mode: str = "decode") -> Prefetcher:

@@ -55,7 +55,7 @@ def test_an_empty_value_counts_as_unset():
         ("DSV41_L2_PREFETCH_MB", "inf", "auto"),
         ("DSV41_L2_PREFETCH_MB", "6MB", "auto"),
         ("DSV41_L2_PREFETCH_AG", "2", "0, 1"),
-        ("DSV41_L2_PREFETCH_FORM", "Bulk", "auto, bulk, lines, load"),
+        ("DSV41_L2_PREFETCH_FORM", "Bulk", "auto, bulk, lines, load, load_both"),
         ("DSV41_L2_PREFETCH_PLACEMENT", "graph", "auto, launch_order, side_stream"),
         ("DSV41_L2_PREFETCH_MAX_TOKENS", "0", "a whole number >= 1"),
         ("DSV41_L2_PREFETCH_MAX_TOKENS", "1.5", "a whole number >= 1"),

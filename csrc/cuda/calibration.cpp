@@ -29,9 +29,8 @@ class Probes {
     cudaDeviceProp properties{};
     L2PF_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
     num_sms_ = properties.multiProcessorCount;
-    result_.gpu = properties.name;
     result_.l2_bytes = properties.l2CacheSize;
-    L2PF_CUDA_CHECK(cudaDriverGetVersion(&result_.driver));
+    result_.key = calibration_key(device);
     choice_.has_bulk = properties.major >= 9;
     result_.window_bytes = std::clamp<int64_t>(result_.l2_bytes / 4, kMiB, 16 * kMiB) & ~(kMiB - 1);
     buffer_ = std::make_unique<ProbeBuffer>(4 * std::max(result_.l2_bytes, 8 * result_.window_bytes));
@@ -198,17 +197,37 @@ class Probes {
   int64_t next_window_ = 0;
 };
 
+void write_key(JsonWriter& json, const CalibrationKey& key, const std::string& library_version) {
+  json.member("gpu", key.gpu).member("driver", key.driver).member("library", library_version);
+}
+
 }  // namespace
 
-Calibration calibrate(DeviceIndex device) { return Probes(device).run(); }
+Calibration calibrate(DeviceIndex device) {
+  const RelaxedCaptureScope relaxed;  // another thread may be capturing
+  return Probes(device).run();
+}
+
+CalibrationKey calibration_key(DeviceIndex device) {
+  cudaDeviceProp properties{};
+  L2PF_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  CalibrationKey key{properties.name, 0};
+  L2PF_CUDA_CHECK(cudaDriverGetVersion(&key.driver));
+  return key;
+}
+
+std::string to_json(const CalibrationKey& key, const std::string& library_version) {
+  JsonWriter json;
+  json.begin_object();
+  write_key(json, key, library_version);
+  return json.end_object().text();
+}
 
 std::string to_json(const Calibration& c, const std::string& library_version) {
   JsonWriter json;
-  json.begin_object()
-      .member("gpu", c.gpu)
-      .member("driver", c.driver)
-      .member("library", library_version)
-      .member("l2_bytes", c.l2_bytes)
+  json.begin_object();
+  write_key(json, c.key, library_version);
+  json.member("l2_bytes", c.l2_bytes)
       .member("window_bytes", c.window_bytes)
       .member("hot_knee_bytes", c.hot_knee_bytes)
       .member("dram_read_gbps", c.dram_read_gbps)

@@ -9,10 +9,15 @@
 
 namespace l2pf {
 
+// What a calibration holds for, with the library's version: another GPU or driver needs its own.
+struct CalibrationKey {
+  std::string gpu;
+  int driver = 0;  // as cudaDriverGetVersion counts, 13000 for 13.0
+};
+
 // What was measured on one GPU. Times in microseconds, rates in GB/s.
 struct Calibration {
-  std::string gpu;
-  int driver = 0;
+  CalibrationKey key;
   int64_t l2_bytes = 0;
   int64_t window_bytes = 0;    // size of the reads below
   int64_t hot_knee_bytes = 0;  // the largest read that L2 still serves
@@ -36,6 +41,9 @@ struct Calibration {
 // Throws BackendError.
 Calibration calibrate(DeviceIndex device);
 
+CalibrationKey calibration_key(DeviceIndex device);
+
+std::string to_json(const CalibrationKey& key, const std::string& library_version);
 std::string to_json(const Calibration& calibration, const std::string& library_version);
 
 }  // namespace l2pf
