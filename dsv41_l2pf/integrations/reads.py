@@ -85,17 +85,19 @@ def fp8_tensors(method: Any, layer: torch.nn.Module, x: Any) -> list[torch.Tenso
     return readable((layer.weight, getattr(layer, "weight_scale", None)))
 
 
-def expert_bytes(layer: torch.nn.Module, num_tokens: int) -> int:
+def expert_bytes(layer: torch.nn.Module, num_tokens: int, num_local: int, num_experts: int) -> int:
     """What a fused mixture of experts is expected to read of its experts for this many tokens.
+
+    num_local: experts that this rank holds. num_experts: all of them; a token goes to `layer.top_k` of these.
 
     They are too many to prefetch, and chosen on the way; but what they bring pushes other weights out of L2.
     """
     held = sum(
         weight.nbytes
         for weight in layer._parameters.values()
-        if weight is not None and weight.dim() > 1 and weight.shape[0] == layer.num_local_experts
+        if weight is not None and weight.dim() > 1 and weight.shape[0] == num_local
     )
-    return int(held * min(1.0, num_tokens * layer.top_k / layer.num_experts))
+    return int(held * min(1.0, num_tokens * layer.top_k / num_experts))
 
 
 def arguments(*positions: int, names: tuple[str, ...]) -> Callable[[tuple, dict], list[torch.Tensor]]:

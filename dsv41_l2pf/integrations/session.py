@@ -17,6 +17,7 @@ import torch
 
 from ..config import MIB, Config
 from ..prefetcher import Prefetcher
+from ..weights import DEVICES
 from ..windows import first_tensor
 from .pauses import Pauses, cuda_in_use
 
@@ -75,23 +76,27 @@ class Session(Pauses):
     # -- forwards ---------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def forward(self, model: torch.nn.Module | None, num_tokens: int, mode: str) -> Iterator[None]:
-        """Brackets one forward. One inside another, one of a dummy run and one of a paused engine are left alone."""
+    def forward(self, owner: Any, num_tokens: int, mode: str, *, captures: bool = False) -> Iterator[None]:
+        """Brackets one forward. One inside another, one of a dummy run and one of a paused engine are left alone.
+
+        owner: whose forward it is, a model or what stands for one; None for the only one. captures: graphs are captured
+        inside, if not around.
+        """
         local = self._local
         if self.off or local.counts or local.suspended or self._paused:
             yield
             return
         mode += local.variant
-        if model is not None:
-            self._models.add(model)
+        if isinstance(owner, torch.nn.Module):
+            self.know(owner)
         try:
             prefetcher = self.prefetcher
         except Exception as error:  # noqa: BLE001  the server goes on without
             self.switch_off(str(error))
             yield
             return
-        captured = is_capturing()
-        with prefetcher.forward(num_tokens, mode, model) as counts:
+        captured = captures or is_capturing()
+        with prefetcher.forward(num_tokens, mode, owner) as counts:
             if counts:
                 local.counts, local.records = True, not captured
                 local.main_stream = torch.cuda.current_stream() if cuda_in_use() else None
@@ -105,7 +110,12 @@ class Session(Pauses):
                     local.main_stream, local.depth = None, 0
                     local.side.clear()
         if counts:
-            self._announce(prefetcher.model_id(model), num_tokens, mode, captured)
+            self._announce(prefetcher.model_id(owner), num_tokens, mode, captured)
+
+    def know(self, model: torch.nn.Module | None) -> None:
+        """Makes its tensors known, so that after an update it is clear whether planned weights are where they were."""
+        if model is not None:
+            self._models.add(model)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -125,6 +135,11 @@ class Session(Pauses):
             yield
         finally:
             self._local.variant = before
+
+    @property
+    def records(self) -> bool:
+        """Whether this thread is inside a forward that learns."""
+        return self._local.records
 
     @property
     def in_forward(self) -> bool:
@@ -189,6 +204,19 @@ class Session(Pauses):
         with torch.cuda.stream(stream):
             return call(*args)
 
+    def join(self) -> None:
+        """The current stream waits for what is outstanding on its device: before a capture ends inside a forward."""
+        weights = (weight for model in self._models for weight in model.parameters())
+        anchor = next((weight for weight in weights if weight.device.type in DEVICES), None)
+        if anchor is not None:
+            torch.ops.dsv41.l2_join(anchor)  # a device error latches prefetching off there, and is not raised
+
+    def has_graphs(self) -> bool:
+        """Whether a captured forward got a window."""
+        if self._prefetcher is None:
+            return False
+        return any(s["num_captures"] and s["num_windows"] for s in self._prefetcher.status()["signatures"])
+
     # -- weights ----------------------------------------------------------------------------------------------------
 
     def reading(self, function: Callable, reads: Reads) -> Callable:
@@ -212,7 +240,7 @@ class Session(Pauses):
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling() and local.records:
                 try:
-                    torch.ops.dsv41.record_unplanned(bytes_of(args, kwargs))
+                    self.prefetcher.windows.record_unplanned(bytes_of(args, kwargs))
                 except Exception as error:  # noqa: BLE001  e.g. a layer without the attributes of its kind
                     self.logger.debug("dsv41_l2pf: streamed bytes not recorded: %s", error)
             return function(*args, **kwargs)

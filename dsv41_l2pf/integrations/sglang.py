@@ -21,6 +21,7 @@ from .install import Installation, install_targets, look
 from .reads import arguments, expert_bytes, fp8_tensors, layer_tensors, readable
 from .session import BRACKETED, Session
 from .targets import version_of
+from .wrapping import after, argument, around, before, pausing, resuming
 
 # Groups whose collectives lie between a decode forward's GEMMs. Not pp, world, dcp or data parallel ones.
 GROUPS = ("tp", "attention_tp", "shared_experts_tp", "moe_tp", "moe_ep")
@@ -119,95 +120,17 @@ def _has_peers(args: tuple, kwargs: dict) -> bool:
     return _in_group(args, kwargs) and args[0].world_size > 1
 
 
-def _first_input(args: tuple, kwargs: dict) -> Any:
-    return args[1] if len(args) > 1 else kwargs["input_"]
-
-
-def _second_input(args: tuple, kwargs: dict) -> Any:
-    return args[2] if len(args) > 2 else kwargs["input"]
-
-
-def _fused_input(args: tuple, kwargs: dict) -> Any:
-    return args[0] if args else kwargs["input_tensor"]
-
-
 def _takes_fused(args: tuple, kwargs: dict) -> bool:
     """Whether FlashInfer's fused all-reduce and norm has its workspace: without one it declines."""
     names = ("input_tensor", "residual", "weight")
-    tensors = [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
+    tensors = [argument(i, name)(args, kwargs) for i, name in enumerate(names)]
     manager = sys.modules[sglang_targets.FUSION]._get_workspace_manager(kwargs.get("use_attn_tp_group", True))
     return manager.workspace is not None and all(tensor.is_contiguous() for tensor in tensors)
 
 
-def _around(context: Callable[[], Any]) -> Wrapper:
-    def wrapper(function: Callable) -> Callable:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with context():
-                return function(*args, **kwargs)
-
-        return wrapped
-
-    return wrapper
-
-
-def _concerns_weights(request: Any) -> bool:
-    tags = getattr(request, "tags", None)
+def _concerns_weights(args: tuple, kwargs: dict) -> bool:
+    tags = getattr(argument(1, "recv_req")(args, kwargs), "tags", None)
     return not tags or "weights" in tags
-
-
-def _sleep(session: Session) -> Wrapper:
-    def wrapper(release: Callable) -> Callable:
-        def wrapped(self: Any, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
-            pauses = _concerns_weights(recv_req)
-            if pauses:
-                session.pause()
-            try:
-                return release(self, recv_req, *args, **kwargs)
-            except BaseException:
-                if pauses:
-                    session.resume()
-                raise
-
-        return wrapped
-
-    return wrapper
-
-
-def _wake(session: Session) -> Wrapper:
-    def wrapper(resume: Callable) -> Callable:
-        def wrapped(self: Any, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
-            result = resume(self, recv_req, *args, **kwargs)
-            if _concerns_weights(recv_req):
-                session.resume()
-            return result
-
-        return wrapped
-
-    return wrapper
-
-
-def _before(action: Callable[[], None]) -> Wrapper:
-    def wrapper(function: Callable) -> Callable:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            action()
-            return function(*args, **kwargs)
-
-        return wrapped
-
-    return wrapper
-
-
-def _after(action: Callable[[], None]) -> Wrapper:
-    def wrapper(function: Callable) -> Callable:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            finally:
-                action()
-
-        return wrapped
-
-    return wrapper
 
 
 def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrapper]:
@@ -217,30 +140,30 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
     def reading(reads: Callable) -> Wrapper:
         return lambda function: session.reading(function, reads)
 
-    def layer_of(args: tuple, kwargs: dict) -> Any:
-        return args[1] if len(args) > 1 else kwargs["layer"]
+    sent, second_sent = argument(1, "input_"), argument(2, "input")
+    layer_of, x_of = argument(1, "layer"), argument(2, "x")
+    tokens_of, lm_head_of = argument(1, "hidden_states"), argument(2, "lm_head")
 
     def fp8(args: tuple, kwargs: dict) -> list[torch.Tensor]:
-        return fp8_tensors(args[0], layer_of(args, kwargs), args[2] if len(args) > 2 else kwargs["x"])
+        return fp8_tensors(args[0], layer_of(args, kwargs), x_of(args, kwargs))
 
     def experts(args: tuple, kwargs: dict) -> int:
-        return expert_bytes(args[0], (args[1] if len(args) > 1 else kwargs["hidden_states"]).shape[0])
-
-    def lm_head(args: tuple, kwargs: dict) -> list[torch.Tensor]:
-        return layer_tensors(args[2] if len(args) > 2 else kwargs["lm_head"])
+        layer = args[0]
+        num_tokens = tokens_of(args, kwargs).shape[0]
+        return expert_bytes(layer, num_tokens, layer.num_local_experts, layer.num_experts)
 
     return {
         "load_model": _load_model(session, installation),
         "model_forward": lambda function: _bracket(session, function, lambda args: args[0], first=1),
         "capture_shape": _capture_shape(session),
-        "dummy": _around(session.suspended),
-        "all_reduce": collective("all_reduce", _first_input, _has_peers),
-        "all_reduce_body": collective("all_reduce", _first_input, _in_group),
-        "all_gather": collective("all_gather", _first_input, _has_peers),
-        "all_gather_into": collective("all_gather", _second_input, _in_group),
-        "reduce_scatter": collective("reduce_scatter", _first_input, _has_peers),
-        "reduce_scatter_into": collective("reduce_scatter", _second_input, _in_group),
-        "fused_all_reduce": collective("all_reduce", _fused_input, _takes_fused),
+        "dummy": around(session.suspended),
+        "all_reduce": collective("all_reduce", sent, _has_peers),
+        "all_reduce_body": collective("all_reduce", sent, _in_group),
+        "all_gather": collective("all_gather", sent, _has_peers),
+        "all_gather_into": collective("all_gather", second_sent, _in_group),
+        "reduce_scatter": collective("reduce_scatter", sent, _has_peers),
+        "reduce_scatter_into": collective("reduce_scatter", second_sent, _in_group),
+        "fused_all_reduce": collective("all_reduce", argument(0, "input_tensor"), _takes_fused),
         "linear": reading(lambda args, kwargs: layer_tensors(layer_of(args, kwargs))),
         "fp8_linear": reading(fp8),
         "mxfp8_function": reading(arguments(1, 2, names=("weight", "weight_scale"))),
@@ -249,14 +172,14 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
         "wo_a": reading(arguments(1, names=("wo_a",))),
         "wo_a_fp8": reading(arguments(2, 3, names=("weight", "weight_scale"))),
         "second_weight": reading(arguments(1, names=("weight",))),
-        "lm_head": reading(lm_head),
+        "lm_head": reading(lambda args, kwargs: layer_tensors(lm_head_of(args, kwargs))),
         "experts": lambda function: session.streaming(function, experts),
-        "update": _around(session.update),
-        "recapture": _around(session.resumed),
-        "pause": _before(session.pause),
-        "resume": _after(session.resume),
-        "sleep": _sleep(session),
-        "wake": _wake(session),
+        "update": around(session.update),
+        "recapture": around(session.resumed),
+        "pause": before(session.pause),
+        "resume": after(session.resume),
+        "sleep": pausing(session, _concerns_weights),
+        "wake": resuming(session, _concerns_weights),
         **b12x.wrappers(session),
     }
 
