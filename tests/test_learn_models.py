@@ -1,6 +1,6 @@
 """The learner on two gloo ranks: transformers models by their tp_plan, models under `fully_shard`; what it costs."""
 
-import statistics
+import math
 import time
 
 import pytest
@@ -119,31 +119,32 @@ def test_models_under_fully_shard(tmp_path):
             assert found["equal"] and found["alive"]
 
 
-def _seconds(step, rounds):
-    times = []
+def _shortest(steps, rounds=25):
+    """The shortest time of each step, taken in turns: other work on the machine only ever adds."""
+    times = [math.inf] * len(steps)
     for _ in range(rounds):
-        begin = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+        for i, step in enumerate(steps):
+            begin = time.perf_counter()
+            step()
+            times[i] = min(times[i], time.perf_counter() - begin)
+    return times
 
 
-@pytest.mark.parametrize(("hidden", "most"), [(64, 6.0), (1024, 2.5)], ids=["all overhead", "some work"])
+@pytest.mark.parametrize(("hidden", "most"), [(64, 6.0), (1024, 3.0)], ids=["all overhead", "some work"])
 def test_a_watched_forward_takes_not_much_longer(hidden, most):
-    """The bounds are wide: this measures a busy machine. What is aimed at is 2 for a real model."""
+    """The bounds are wide: every operator here takes a few microseconds. What is aimed at is 2 for a real model."""
     import dsv41_l2pf
 
-    model = build(LLAMA, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=2)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear) and module.out_features == hidden:
-            module.register_forward_hook(
-                lambda _module, _args, output: torch.ops.dsv41.emulated_all_reduce(output, 0.0)
-            )
+    def model():
+        made = build(LLAMA, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=2)
+        for module in made.modules():
+            if isinstance(module, torch.nn.Linear) and module.out_features == hidden:
+                module.register_forward_hook(lambda _module, _args, x: torch.ops.dsv41.emulated_all_reduce(x, 0.0))
+        return made
+
+    alone, watched = model(), model()
+    prefetcher = dsv41_l2pf.attach(watched)
     with torch.inference_mode():
-        logits(model)
-        off = _seconds(lambda: logits(model), 15)
-        prefetcher = dsv41_l2pf.attach(model)
-        logits(model)
-        on = _seconds(lambda: logits(model), 15)
+        off, on = _shortest([lambda: logits(alone), lambda: logits(watched)])
     assert prefetcher.status()["signatures"][0]["num_windows"] > 0
     assert on / off < most, f"{on * 1e3:.2f} ms watched, {off * 1e3:.2f} ms alone"
