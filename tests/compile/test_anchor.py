@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from chain import HIDDEN, Chain, all_reduce, emulated, in_place, tokens
+from compiled_chain import HIDDEN, Chain, all_reduce, emulated, in_place, tokens
 from generated import dynamo_graph, generate_both
 
 from dsv41_l2pf import Config

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from chain import HIDDEN, Chain, all_gather, all_reduce, emulated, tokens
+from compiled_chain import HIDDEN, Chain, all_gather, all_reduce, emulated, tokens
 from generated import OURS, dynamo_graph, generate, generate_both
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters

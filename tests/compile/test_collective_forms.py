@@ -5,7 +5,7 @@ import operator
 import pytest
 import torch
 import torch.distributed as dist
-from chain import HIDDEN, Chain, emulated, tokens
+from compiled_chain import HIDDEN, Chain, emulated, tokens
 from generated import OURS, dynamo_graph, generate_both
 from torch._subclasses.fake_tensor import FakeTensorMode
 

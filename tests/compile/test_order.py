@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from chain import COLLECTIVES, HIDDEN, LAYERS, Chain, all_reduce, emulated, tokens
+from compiled_chain import COLLECTIVES, HIDDEN, LAYERS, Chain, all_reduce, emulated, tokens
 from generated import OURS, generate_both
 
 pytestmark = pytest.mark.usefixtures("group")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from chain import HIDDEN, emulated, tokens
+from compiled_chain import HIDDEN, emulated, tokens
 from generated import OURS, generate_both
 from quantised import quantise_linears
 from torch._dynamo.utils import counters

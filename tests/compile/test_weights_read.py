@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from chain import HIDDEN, emulated, tokens
+from compiled_chain import HIDDEN, emulated, tokens
 from generated import dynamo_graph, generate_both
 
 from dsv41_l2pf import Config

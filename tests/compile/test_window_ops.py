@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from chain import Chain, emulated, tokens
+from compiled_chain import Chain, emulated, tokens
 from torch.library import opcheck
 
 import dsv41_l2pf as l2pf
