@@ -62,7 +62,7 @@ void guarded(const Anchor& at, const Body& body, bool wanted = true) {
   if (!wanted || device_is_latched_off(at.place.device)) return;
   try {
     body();
-  } catch (const BackendError& error) {
+  } catch (const std::exception& error) {
     latch_device_off(at.place.device, error.what());
   }
 }

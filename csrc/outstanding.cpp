@@ -45,6 +45,11 @@ void Outstanding::join_locked(const Place& place, uint64_t capture_id) {
   backend_.join(place);
 }
 
+bool Outstanding::in_eager(DeviceIndex device) const {
+  const std::lock_guard lock(mutex_);
+  return pending_.count({device, 0}) != 0;
+}
+
 bool Outstanding::any(DeviceIndex device) const {
   const std::lock_guard lock(mutex_);
   const auto it = pending_.lower_bound({device, 0});

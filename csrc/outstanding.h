@@ -24,6 +24,8 @@ class Outstanding {
   // The capture has ended: its nodes belong to the graph, and there is nothing left to join them in.
   void forget_capture(DeviceIndex device, uint64_t capture_id);
 
+  // Eager code alone: what a capture never joined belongs to its graph.
+  bool in_eager(DeviceIndex device) const;
   bool any(DeviceIndex device) const;
 
  private:

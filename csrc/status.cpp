@@ -26,7 +26,7 @@ void write_device(JsonWriter& json, const UsedDevice& used) {
   }
   json.begin_object().member("device", used.device).member("name", info.name).member("l2_bytes", info.l2_bytes);
   write_forms(json, info.forms);
-  json.member("outstanding", Outstanding::of(*used.backend).any(used.index)).member("error", error).end_object();
+  json.member("outstanding", Outstanding::of(*used.backend).in_eager(used.index)).member("error", error).end_object();
 }
 
 void write_signature_key(JsonWriter& json, const Signature& signature) {

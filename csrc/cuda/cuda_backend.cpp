@@ -26,7 +26,8 @@ int attribute(cudaDeviceAttr name, DeviceIndex device) {
 // Two events with timing; made in eager code only.
 class EventTimer final : public Timer {
  public:
-  explicit EventTimer(cudaStream_t stream) {
+  EventTimer() = default;
+  void start(cudaStream_t stream) {
     L2PF_CUDA_CHECK(cudaEventCreate(&begin_));
     L2PF_CUDA_CHECK(cudaEventCreate(&end_));
     L2PF_CUDA_CHECK(cudaEventRecord(begin_, stream));
@@ -223,7 +224,9 @@ void CudaBackend::join(const Place& place) {
 
 std::shared_ptr<Timer> CudaBackend::start_timer(const Place& place) {
   const DeviceScope scope(place.device);
-  return std::make_shared<EventTimer>(stream_of(place));
+  auto timer = std::make_shared<EventTimer>();
+  timer->start(stream_of(place));
+  return timer;
 }
 
 }  // namespace l2pf

@@ -94,6 +94,7 @@ TEST_F(CudaBackendTest, TablesThatAreFreedAreUsedAgain) {
 
 TEST_F(CudaBackendTest, AForkWaitsForWhatItsStreamHasEnqueued) {
   const CudaStream stream;
+  const CudaStream other;  // made before the gate: making a stream may wait for the device
   const DeviceMemory weights(kMiB);
   const auto table = table_of({{{weights.address(), kMiB, {}}}}, stream);
   stream.synchronize();
@@ -101,7 +102,6 @@ TEST_F(CudaBackendTest, AForkWaitsForWhatItsStreamHasEnqueued) {
   Gate gate(stream);
   backend().fork({table, 0, {}, Form::kAuto}, stream.place());
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  const CudaStream other;
   WindowHead head;
   L2PF_CUDA_CHECK(cudaMemcpyAsync(&head, table->window(0), sizeof(head), cudaMemcpyDeviceToHost, other));
   other.synchronize();
