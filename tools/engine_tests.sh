@@ -3,7 +3,7 @@
 #   tools/engine_tests.sh [ENGINE...]   sglang and vllm unless named
 # Environment:
 #   L2PF_WHEEL            a wheel to test in place of the checkout
-#   L2PF_ENGINE_FALLBACK  1: an engine that cannot be installed (less than 30 GiB free, no network, 30 minutes over) has
+#   L2PF_ENGINE_FALLBACK  1: an engine that cannot be installed (less than 30 GiB free, no network, 15 minutes over) has
 #                         its table of hooked functions checked against its wheels' sources instead, and says so
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -35,7 +35,7 @@ engine_python() {
     echo "engine_tests: $(free_gib) GiB free, 30 needed to install $1" >&2
     return 1
   else
-    timeout 30m tools/engine_venv.sh "$1"
+    timeout 15m tools/engine_venv.sh "$1"
   fi
 }
 
