@@ -240,12 +240,15 @@ std::string calibrate(int64_t device) {
 }
 
 void apply_calibration(int64_t device, std::string form_word, int64_t num_ctas, int64_t piece_bytes,
-                       int64_t hot_knee_bytes, double fill_gbps, std::vector<int64_t> partition_of_sm) {
+                       int64_t start_delay_ns, int64_t hot_knee_bytes, double fill_gbps,
+                       std::vector<int64_t> partition_of_sm) {
   constexpr const char* op = "apply_calibration";
   require_at_least(device, 0, op, "device");
   require_at_least(num_ctas, 1, op, "num_ctas");
   require_at_least(piece_bytes, kSegmentAlignment, op, "piece_bytes");
   require_at_least(hot_knee_bytes, 0, op, "hot_knee_bytes");
+  if (start_delay_ns < 0 || start_delay_ns > 100'000)
+    throw bad_argument(op, "`start_delay_ns` in [0, 100000]", std::to_string(start_delay_ns));
   const auto known = require_word(form(form_word), op, "`form` to be one of " + forms(), form_word);
   auto& backend = CudaBackend::instance();
   const auto index = static_cast<DeviceIndex>(device);
@@ -255,8 +258,8 @@ void apply_calibration(int64_t device, std::string form_word, int64_t num_ctas, 
     throw bad_argument(op, "`piece_bytes` to be a multiple of 16", std::to_string(piece_bytes));
   for (const int64_t partition : partition_of_sm)
     if (partition != 0 && partition != 1) throw bad_argument(op, "partitions 0 and 1", std::to_string(partition));
-  backend.apply(index, {known, static_cast<int>(num_ctas), static_cast<int>(piece_bytes), hot_knee_bytes, fill_gbps,
-                        std::move(partition_of_sm)});
+  backend.apply(index, {known, static_cast<int>(num_ctas), static_cast<int>(piece_bytes),
+                        static_cast<int>(start_delay_ns), hot_knee_bytes, fill_gbps, std::move(partition_of_sm)});
 }
 
 #else
@@ -267,7 +270,7 @@ std::string calibration_key(int64_t) {
 
 std::string calibrate(int64_t) { throw bad_argument("calibrate", "a build with its CUDA half", "one without"); }
 
-void apply_calibration(int64_t, std::string, int64_t, int64_t, int64_t, double, std::vector<int64_t>) {
+void apply_calibration(int64_t, std::string, int64_t, int64_t, int64_t, int64_t, double, std::vector<int64_t>) {
   throw bad_argument("apply_calibration", "a build with its CUDA half", "one without");
 }
 

@@ -35,8 +35,8 @@ void set_window(int64_t prefetcher, int64_t model, int64_t num_tokens, std::stri
 std::vector<int64_t> plan_segments(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode);
 std::string calibration_key(int64_t device);
 std::string calibrate(int64_t device);
-void apply_calibration(int64_t device, std::string form, int64_t num_ctas, int64_t piece_bytes, int64_t hot_knee_bytes,
-                       double fill_gbps, std::vector<int64_t> partition_of_sm);
+void apply_calibration(int64_t device, std::string form, int64_t num_ctas, int64_t piece_bytes, int64_t start_delay_ns,
+                       int64_t hot_knee_bytes, double fill_gbps, std::vector<int64_t> partition_of_sm);
 void emulated_all_reduce(Tensor data, double delay_us, int64_t num_ctas);
 
 }  // namespace l2pf::ops

@@ -31,7 +31,7 @@ class Calibration:
     below. hot_knee_bytes: the largest read that L2 still serves. cold_us, hot_us: a read from DRAM, from L2.
     after_us: the same read after a prefetch, by form. fill_gbps: how fast a form fills L2, by form and number of CTAs.
     collective_slowdown: a collective's latency beside a prefetch / alone, by form. form, num_ctas, piece_bytes,
-    chosen_fill_gbps: the choice that follows. partition_of_sm: 0 or 1 for each SM; empty where L2 is in one piece.
+    start_delay_ns, chosen_fill_gbps: the choice that follows. partition_of_sm: 0 or 1 for each SM; empty where L2 is in one piece.
     """
 
     gpu: str
@@ -49,6 +49,7 @@ class Calibration:
     form: str
     num_ctas: int
     piece_bytes: int
+    start_delay_ns: int
     chosen_fill_gbps: float
     partition_of_sm: list[int]
 
@@ -65,6 +66,8 @@ class Calibration:
         _require(found["form"] in FORMS and found["form"] != "auto", "form", f"one of {FORMS[1:]}", found["form"])
         for name in ("driver", "l2_bytes", "window_bytes", "hot_knee_bytes", "num_ctas", "piece_bytes"):
             _require(type(found[name]) is int and found[name] > 0, name, "a whole number > 0", found[name])
+        delay = found["start_delay_ns"]
+        _require(type(delay) is int and delay >= 0, "start_delay_ns", "a whole number >= 0", delay)
         for name in ("dram_read_gbps", "cold_us", "hot_us", "chosen_fill_gbps"):
             _require(_is_positive(found[name]), name, "a number > 0", found[name])
         for name in ("after_us", "collective_slowdown"):
@@ -150,6 +153,7 @@ def _obtain(index: int, force: bool) -> Calibration:
         calibration.form,
         calibration.num_ctas,
         calibration.piece_bytes,
+        calibration.start_delay_ns,
         calibration.hot_knee_bytes,
         calibration.chosen_fill_gbps,
         calibration.partition_of_sm,

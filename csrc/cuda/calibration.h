@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../backend.h"
+#include "table_layout.h"
 
 namespace l2pf {
 
@@ -33,6 +34,7 @@ struct Calibration {
   Form form = Form::kLoad;
   int num_ctas = 0;
   int piece_bytes = 16384;
+  int start_delay_ns = kDefaultStartDelayNs;
 
   double chosen_fill_gbps() const { return fill_gbps.at(form).at(num_ctas); }
 };

@@ -10,7 +10,7 @@ namespace l2pf {
 namespace {
 
 // Share of L2 that prefetched weights may fill until calibration has measured where hot reads stop being hot.
-constexpr double kUsableShareOfL2 = 0.6;
+constexpr double kUsableShareOfL2 = 0.4;
 
 // The length of a collective that was not measured.
 constexpr double kUnknownWindowUs = 25;
@@ -136,6 +136,7 @@ void CudaBackend::apply(DeviceIndex index, const Choice& choice) {
   own.choice.default_form = choice.form == Form::kAuto ? Form::kLoad : choice.form;
   own.choice.num_ctas = choice.num_ctas;
   own.choice.piece_bytes = choice.piece_bytes;
+  own.choice.start_delay_ns = choice.start_delay_ns;
   own.hot_knee_bytes = choice.hot_knee_bytes;
   own.fill_gbps = choice.fill_gbps;
   own.info.forms = {Form::kLines, Form::kLoad};

@@ -24,6 +24,7 @@ class CudaBackend final : public Backend {
     Form form = Form::kLoad;
     int num_ctas = 0;
     int piece_bytes = 0;
+    int start_delay_ns = kDefaultStartDelayNs;
     int64_t hot_knee_bytes = 0;
     double fill_gbps = 0;
     std::vector<int64_t> partition_of_sm;  // empty: L2 is in one piece

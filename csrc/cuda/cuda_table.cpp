@@ -10,6 +10,7 @@ WindowHeader KernelChoice::header(const WindowSetting& setting) const {
   header.form = static_cast<int32_t>(form);
   header.num_ctas = num_ctas;
   header.piece_bytes = piece_bytes;
+  header.start_delay_ns = start_delay_ns;
   header.partition_of_sm = partition_of_sm;
   return header;
 }

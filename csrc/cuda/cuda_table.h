@@ -16,6 +16,7 @@ struct KernelChoice {
   bool has_bulk = false;            // cp.async.bulk.prefetch exists from sm_90 on
   int num_ctas = 0;
   int piece_bytes = 16384;
+  int start_delay_ns = kDefaultStartDelayNs;
   uint64_t partition_of_sm = 0;  // device memory, see WindowHeader; 0 until calibration found two partitions
 
   WindowHeader header(const WindowSetting& setting) const;

@@ -148,6 +148,12 @@ __device__ void prefetch_both(const Round& round, int64_t num_pieces, const Wind
   }
 }
 
+__device__ void wait_ns(int32_t duration_ns) {
+  if (duration_ns <= 0) return;
+  const uint64_t begin = ptx::global_time_ns();
+  while (ptx::global_time_ns() - begin < static_cast<uint64_t>(duration_ns)) __nanosleep(100);
+}
+
 // `tickets` is null where the window is carried by value.
 __device__ void prefetch_window(const WindowHeader& window, WindowTickets* tickets, const SegmentRecord* segments,
                                 int num_segments) {
@@ -159,6 +165,7 @@ __device__ void prefetch_window(const WindowHeader& window, WindowTickets* ticke
   if (form == Form::kLoadBoth && (!tickets || num_segments > kSegmentsPerRound || window.partition_of_sm == 0))
     form = Form::kLoad;
   if (byte_limit <= 0 || static_cast<int>(blockIdx.x) >= num_ctas) return;
+  wait_ns(window.start_delay_ns);
   const uint64_t piece_bytes = form == Form::kBulk ? static_cast<uint64_t>(window.piece_bytes) : kWarpPieceBytes;
   const uint64_t origin_mask = form == Form::kBulk ? ~uint64_t{0} : ~(kLineBytes - 1);
   for (int done = 0; done < num_segments; done += kSegmentsPerRound) {

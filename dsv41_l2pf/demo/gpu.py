@@ -16,7 +16,7 @@ from ..config import MIB
 from ..prefetcher import Prefetcher
 from ..report import brace, mib, weight_names, window_table
 from .arms import Arm, interleave, spread
-from .gpu_model import DELAY_US, MAX_LAYERS, CapturedStep, Decoder, layer_bytes, llama_config, make_model
+from .gpu_model import DELAY_US, MAX_LAYERS, NUM_SEQUENCES, CapturedStep, Decoder, layer_bytes, llama_config, make_model
 from .graph_nodes import CapturedGraph, read_graph
 
 DECODE_TOKENS = 32
@@ -24,7 +24,7 @@ NUM_ROUNDS = 25
 STEPS_PER_BLOCK = 24
 WARM_STEPS = 3  # of every block, untimed
 OFF, NULL, EMPTY, ON = "off", "off, again", "windows off", "on"
-MODE, NUM_TOKENS = "decode", 1
+MODE, NUM_TOKENS = "decode", NUM_SEQUENCES
 
 _EXPLANATION = (
     f"The peers are emulated: every collective is a kernel that waits for a host thread to answer after {DELAY_US:.0f} us. "
@@ -67,7 +67,7 @@ def run(output: Path, console: Console) -> int:
     console.print(
         f"dsv41_l2pf demo on {gpu.name} ({gpu.L2_cache_size / MIB:.0f} MiB L2), torch {torch.__version__}: one of four "
         f"ranks of a Llama-70B-class model, {num_layers} layers of {mib(layer_bytes(config))} MiB in bf16, greedy decode "
-        f"of one sequence in a CUDA graph, collectives emulated with {DELAY_US:.0f} us"
+        f"of {NUM_SEQUENCES} sequences in a CUDA graph, collectives emulated with {DELAY_US:.0f} us"
     )
     with torch.inference_mode(), _progress(console) as progress:
         result = _measure(config, progress)
@@ -103,7 +103,7 @@ def _measure(config: object, progress: Progress) -> Result:
         progress.update(task, description=text)
 
     model = make_model(config, "cuda")
-    decoder = Decoder(model)
+    decoder = Decoder(model, NUM_SEQUENCES)
     stage("decoding without the prefetcher, then capturing that step")
     decoder.decode(2, decoder.step)  # libraries make their handles and workspaces outside the capture
     off = CapturedStep(decoder)

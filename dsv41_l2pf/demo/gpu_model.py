@@ -10,6 +10,7 @@ import torch
 
 TENSOR_PARALLEL = 4
 DELAY_US = 5.0  # what the emulated peers take to answer
+NUM_SEQUENCES = 16
 PROMPT_TOKENS = 8
 CACHE_TOKENS = 128  # a multiple of 8, as the attention kernel wants its mask
 MAX_LAYERS = 16
@@ -64,26 +65,27 @@ def _capturable_attention() -> Any:
 
 
 class Decoder:
-    """Greedy decoding from one fixed prompt. `step` keeps token, position and cache on the device."""
+    """Greedy decoding of several sequences at once. `step` keeps tokens, position and cache on the device."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, num_sequences: int = 1) -> None:
         from transformers import StaticCache
 
         self.model = model
         device = next(model.parameters()).device
         self._cache = StaticCache(config=model.config, max_cache_len=CACHE_TOKENS)
-        prompt = torch.arange(17, 17 + PROMPT_TOKENS, device=device)[None]
+        rows = torch.arange(num_sequences, device=device)[:, None]
+        prompt = rows + torch.arange(17, 17 + PROMPT_TOKENS, device=device)
         with _capturable_attention():
             out = model(input_ids=prompt, past_key_values=self._cache, use_cache=True)
         self._first = out.logits[:, -1:].argmax(-1)
-        self.token = self._first.clone()  # [1, 1], the one to decode next
+        self.token = self._first.clone()  # [num_sequences, 1], those to decode next
 
     def step(self) -> torch.Tensor:
-        """One decode step, without a host synchronisation; returns the logits [vocabulary]."""
+        """One decode step, without a host synchronisation; returns the logits [num_sequences, vocabulary]."""
         with _capturable_attention():
             out = self.model(input_ids=self.token, past_key_values=self._cache, use_cache=True)
         self.token.copy_(out.logits[:, -1:].argmax(-1))
-        return out.logits[0, -1]
+        return out.logits[:, -1]
 
     def rewind(self) -> None:
         """Back to the end of the prompt; what the cache holds past it is masked, then overwritten."""
@@ -92,9 +94,9 @@ class Decoder:
             layer.cumulative_length.fill_(PROMPT_TOKENS)
 
     def decode(self, num_tokens: int, step: Callable[[], torch.Tensor]) -> tuple[list[int], torch.Tensor]:
-        """Decodes from the prompt on with `step`, at most CACHE_TOKENS - PROMPT_TOKENS tokens.
+        """Decodes from the prompts on with `step`, at most CACHE_TOKENS - PROMPT_TOKENS tokens a sequence.
 
-        Returns the tokens and the logits [num_tokens, vocabulary].
+        Returns the tokens, step by step, and the logits [num_tokens, num_sequences, vocabulary].
         """
         self.rewind()
         tokens, logits = [], []
@@ -114,6 +116,6 @@ class CapturedStep:
         self.graph.instantiate()
 
     def __call__(self) -> torch.Tensor:
-        """Replays; returns the logits [vocabulary], which the next replay overwrites."""
+        """Replays; returns the logits [num_sequences, vocabulary], which the next replay overwrites."""
         self.graph.replay()
         return self._logits

@@ -34,8 +34,8 @@ TEST_F(CudaCalibrationTest, FindsFiguresThatMakeSenseAndAChoiceTheBackendTakes) 
     EXPECT_LE(in_second, num_sms - num_sms / 4);
   }
 
-  backend().apply(0, {found.form, found.num_ctas, found.piece_bytes, found.hot_knee_bytes, found.chosen_fill_gbps(),
-                      found.partition_of_sm});
+  backend().apply(0, {found.form, found.num_ctas, found.piece_bytes, found.start_delay_ns, found.hot_knee_bytes,
+                      found.chosen_fill_gbps(), found.partition_of_sm});
   const auto forms = backend().device_info(0).forms;
   EXPECT_NE(std::find(forms.begin(), forms.end(), found.form), forms.end());
   EXPECT_GT(backend().auto_budget_bytes(0, 10), 0);
