@@ -138,19 +138,18 @@ class Search:
         return fastest if found.ratios[fastest] < found.ratios[incumbent] - found.noise else incumbent
 
     def _without_what_slows(self, best: Candidate, groups: list[list[int]]) -> Candidate:
-        """Group testing: drops a set of groups when that is faster; splits a set in two where it is not."""
-        if not groups or (len(groups) == len(self._groups) == 1):
-            return best  # without its only group nothing is left, and off is judged at the end
-        if len(groups) < len(self._groups):
-            dropped = self._drop(best, groups)
-            found = self._judge(self._off, [best, dropped], self._rounds)
-            if found.ratios[dropped] < found.ratios[best] - found.noise:
-                return dropped
-        if len(groups) == 1:
-            return best
-        middle = len(groups) // 2
-        best = self._without_what_slows(best, groups[:middle])
-        return self._without_what_slows(best, groups[middle:])
+        """Group testing: halves a set of groups, and drops it as a whole where that helps and no part of it did."""
+        if len(groups) > 1:
+            middle = len(groups) // 2
+            halved = self._without_what_slows(best, groups[:middle])
+            halved = self._without_what_slows(halved, groups[middle:])
+            if halved is not best:
+                return halved
+        if not groups or len(groups) == len(self._groups):
+            return best  # without any group nothing is left, and off is judged at the end
+        dropped = self._drop(best, groups)
+        found = self._judge(self._off, [best, dropped], self._rounds)
+        return dropped if found.ratios[dropped] < found.ratios[best] - found.noise else best
 
     def _drop(self, best: Candidate, groups: list[list[int]]) -> Candidate:
         dropped = {index for group in groups for index in group}
