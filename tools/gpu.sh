@@ -37,7 +37,7 @@ step tools tools/check_tools.sh gpu
 [ "${summary[0]%% *}" = PASS ] || export L2PF_BUILD_TESTS=OFF
 step build tools/build.sh "$(command -v python3)" build-gpu
 step ctest run_ctest
-step pytest python3 -m pytest --continue-on-collection-errors
+step pytest python3 -m pytest -m cuda --continue-on-collection-errors
 step demo python3 -m dsv41_l2pf demo
 rm -f "$logs/ctest-all"
 
