@@ -97,7 +97,7 @@ TEST_F(CudaBackendTest, AForkWaitsForWhatItsStreamHasEnqueued) {
   // All before the gate: making a stream, loading a kernel and copying to pageable memory may wait for the device.
   const CudaStream other;
   WindowHead* head = nullptr;
-  L2PF_CUDA_CHECK(cudaMallocHost(&head, sizeof(*head)));
+  L2PF_CUDA_CHECK(cudaMallocHost(reinterpret_cast<void**>(&head), sizeof(*head)));
   const auto first = table_of({{{0, 0, {}}}}, stream);
   backend().fork({first, 0, {}, Form::kAuto}, stream.place());
   backend().join(stream.place());
