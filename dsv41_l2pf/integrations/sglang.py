@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from ..config import Config
 from . import b12x, b12x_targets, sglang_targets
 from .hooks import Wrapper
-from .install import Installation, install_targets, look
+from .install import Installation
+from .plugin import Plugin
 from .reads import arguments, expert_bytes, fp8_tensors, layer_tensors, readable
 from .session import BRACKETED, Session
-from .targets import version_of
+from .targets import Target
 from .wrapping import after, argument, around, before, pausing, resuming
 
 # Groups whose collectives lie between a decode forward's GEMMs. Not pp, world, dcp or data parallel ones.
@@ -35,7 +35,6 @@ _MODES = (
 )
 
 logger = logging.getLogger("dsv41_l2pf")
-_installed: tuple[Installation, Session] | None = None
 
 
 def mode_of(forward_batch: Any) -> str:
@@ -184,37 +183,23 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
     }
 
 
-def register() -> None:
-    """The plugin's entry point. Does nothing unless asked for; a second call does nothing.
+def _targets() -> tuple[Target, ...]:
+    return sglang_targets.TARGETS + (b12x_targets.TARGETS if b12x.is_available() else ())
 
-    Raises SystemExit in strict mode when a function of SGLang is not as expected.
-    """
-    global _installed
-    if _installed is not None:
-        return
-    try:
-        config = Config.from_env()
-    except ValueError as error:
-        logger.error("dsv41_l2pf: prefetching is off: %s", error)
-        return
-    if not config.requested:
-        return
-    targets = sglang_targets.TARGETS + (b12x_targets.TARGETS if b12x.is_available() else ())
-    session = Session(config, logger)
-    installation = look("sglang", version_of("sglang"), targets, sglang_targets.ESSENTIAL)
-    install_targets(installation, _wrappers(session, installation), logger, strict=config.strict)
-    _installed = (installation, session)
+
+plugin = Plugin("sglang", logger, _targets, sglang_targets.ESSENTIAL, _wrappers)
+
+
+def register() -> None:
+    """The plugin's entry point; see `Plugin.register`."""
+    plugin.register()
 
 
 def session() -> Session | None:
     """The session of this process, None when the plugin is not active."""
-    return None if _installed is None else _installed[1]
+    return plugin.session
 
 
 def unregister() -> None:
-    """Takes every hook off again, but not the brackets of models that were loaded meanwhile."""
-    global _installed
-    if _installed is not None and _installed[0].hooks is not None:
-        _installed[0].hooks.remove()
-        _installed[1].off = "the plugin was unregistered"
-    _installed = None
+    """Takes every hook off again; see `Plugin.unregister`."""
+    plugin.unregister()

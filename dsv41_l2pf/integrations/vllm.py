@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from ..config import Config
 from . import vllm_targets
 from .hooks import Wrapper
-from .install import Installation, install_targets, look
+from .install import Installation
+from .plugin import Plugin
 from .reads import expert_bytes, layer_tensors
 from .session import Session, is_capturing
-from .targets import version_of
 from .wrapping import argument, around, on_error, pausing, resuming
 
 # Groups whose collectives lie between a decode forward's GEMMs. Not pp, world or data parallel ones.
@@ -32,7 +31,6 @@ GROUPS = ("tp", "ep")
 _INSPECTION = "vllm.model_executor.models.registry"  # the main module of a throw-away process that only looks at models
 
 logger = logging.getLogger("vllm.dsv41_l2pf")  # vLLM shows the logs of its own name alone
-_installed: tuple[Installation, Session] | None = None
 
 
 class _Thread(threading.local):
@@ -300,36 +298,20 @@ def _is_inspection() -> bool:
     return getattr(spec, "name", "") == _INSPECTION
 
 
-def register() -> None:
-    """The plugin's entry point. Does nothing unless asked for; a second call does nothing.
+plugin = Plugin("vllm", logger, lambda: vllm_targets.TARGETS, vllm_targets.ESSENTIAL, _wrappers)
 
-    Raises SystemExit in strict mode when a function of vLLM is not as expected.
-    """
-    global _installed
-    if _installed is not None or _is_inspection():
-        return
-    try:
-        config = Config.from_env()
-    except ValueError as error:
-        logger.error("dsv41_l2pf: prefetching is off: %s", error)
-        return
-    if not config.requested:
-        return
-    session = Session(config, logger)
-    installation = look("vllm", version_of("vllm"), vllm_targets.TARGETS, vllm_targets.ESSENTIAL)
-    install_targets(installation, _wrappers(session, installation), logger, strict=config.strict)
-    _installed = (installation, session)
+
+def register() -> None:
+    """The plugin's entry point, which leaves vLLM's inspection process alone; see `Plugin.register`."""
+    if not _is_inspection():
+        plugin.register()
 
 
 def session() -> Session | None:
     """The session of this process, None when the plugin is not active."""
-    return None if _installed is None else _installed[1]
+    return plugin.session
 
 
 def unregister() -> None:
-    """Takes every hook off again."""
-    global _installed
-    if _installed is not None and _installed[0].hooks is not None:
-        _installed[0].hooks.remove()
-        _installed[1].off = "the plugin was unregistered"
-    _installed = None
+    """Takes every hook off again; see `Plugin.unregister`."""
+    plugin.unregister()

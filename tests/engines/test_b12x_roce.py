@@ -81,7 +81,7 @@ def _inside_sglang(rank):
             group._all_reduce_in_place(x)
             torch.ops.dsv41.record_weight([weight.weight])
     (signature,) = session.prefetcher.status()["signatures"]
-    return {"reduced": x.unique().tolist(), "signature": signature, "summary": sglang._installed[0].summary()}
+    return {"reduced": x.unique().tolist(), "signature": signature, "summary": sglang.plugin.installation.summary()}
 
 
 def test_called_by_hand(tmp_path):

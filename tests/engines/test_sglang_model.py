@@ -103,7 +103,7 @@ def _run(rank):
     with session.suspended():
         result["equal for three"] = _equal(loaded.generate(num_requests=3), three)
     result["token counts"] = sorted(signature["num_tokens"] for signature in _signatures(session))
-    result["summary"] = sglang._installed[0].summary()
+    result["summary"] = sglang.plugin.installation.summary()
     sglang.unregister()
     result["equal after unregister"] = _equal(loaded.generate(), expected)
     return result

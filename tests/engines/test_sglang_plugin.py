@@ -79,7 +79,7 @@ from sglang.srt.layers.quantization import fp8, fp8_utils, unquant
 from sglang.srt.models import beam, deepseek_v2, deepseek_v4
 from dsv41_l2pf.integrations import sglang
 
-installation = sglang._installed[0]
+installation = sglang.plugin.installation
 assert installation.hooks.failed == [] and installation.problems == []
 for function in (
     parallel_state.GroupCoordinator.all_reduce,

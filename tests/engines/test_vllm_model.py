@@ -81,7 +81,7 @@ def _run(rank, compiled):
         },
         "launched": launched,
         "off": session.off,
-        "summary": vllm._installed[0].summary(),
+        "summary": vllm.plugin.installation.summary(),
     }
 
 
