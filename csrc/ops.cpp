@@ -32,8 +32,7 @@ STABLE_TORCH_LIBRARY(dsv41, m) {
   m.def("calibrate(int device) -> str");
   m.def(
       "apply_calibration(int device, str form, int num_ctas, int piece_bytes, int start_delay_ns, int hot_knee_bytes, "
-      "float fill_gbps, "
-      "int[] partition_of_sm) -> ()");
+      "float fill_gbps, int[] partition_of_sm) -> ()");
 
   // Demo, tests and benchmarks: a collective of one rank whose peer answers after a set delay.
   m.def("emulated_all_reduce(Tensor(a!) data, float delay_us, int num_ctas=4) -> ()");

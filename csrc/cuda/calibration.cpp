@@ -20,8 +20,6 @@ constexpr int kSamples = 7;
 constexpr double kHotShare = 0.85;
 // Fewer CTAs disturb what they overlap less; as many as this share of the best fill rate asks for.
 constexpr double kFillShare = 0.95;
-// What prefetched weights may fill: L2 holds activations and the weights being read as well.
-constexpr double kUsableShareOfL2 = 0.4;
 constexpr int kStartDelaysNs[] = {0, 400, 800, 1200, 1600, 2400};
 // A collective of 20 us is timed to about this share.
 constexpr double kSlowdownNoise = 0.008;
@@ -144,8 +142,6 @@ class Probes {
       if (rate < kHotShare * small_rate) break;
       knee = num_bytes;
     }
-    // Measured on an H200: decode steps are fastest at 20..24 MiB of 60 and slower than off at 47 MiB, where reads of
-    // the same bytes alone were still hot. A line that SMs of both partitions load is there twice.
     return std::min(knee, static_cast<int64_t>(kUsableShareOfL2 * static_cast<double>(result_.l2_bytes)));
   }
 

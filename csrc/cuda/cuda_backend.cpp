@@ -9,9 +9,6 @@
 namespace l2pf {
 namespace {
 
-// Share of L2 that prefetched weights may fill until calibration has measured where hot reads stop being hot.
-constexpr double kUsableShareOfL2 = 0.4;
-
 // The length of a collective that was not measured.
 constexpr double kUnknownWindowUs = 25;
 
