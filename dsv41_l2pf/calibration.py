@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 import threading
 from dataclasses import asdict, dataclass, fields
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .checks import is_number, require
 from .config import FORMS, cache_dir
 from .files import read_json, write_json
 
@@ -69,7 +69,7 @@ class Calibration:
         delay = found["start_delay_ns"]
         _require(type(delay) is int and delay >= 0, "start_delay_ns", "a whole number >= 0", delay)
         for name in ("dram_read_gbps", "cold_us", "hot_us", "chosen_fill_gbps"):
-            _require(_is_positive(found[name]), name, "a number > 0", found[name])
+            _require(is_number(found[name]) and found[name] > 0, name, "a number > 0", found[name])
         for name in ("after_us", "collective_slowdown"):
             _require_numbers(found[name], name)
         _require(isinstance(found["fill_gbps"], dict), "fill_gbps", "an object", found["fill_gbps"])
@@ -82,16 +82,11 @@ class Calibration:
 
 
 def _require(holds: bool, name: str, expected: str, got: object) -> None:
-    if not holds:
-        raise ValueError(f"calibration: {name}: expected {expected}, got {got!r}")
-
-
-def _is_positive(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value > 0
+    require(holds, f"calibration: {name}", expected, got)
 
 
 def _require_numbers(value: object, name: str) -> None:
-    sane = isinstance(value, dict) and all(_is_positive(number) for number in value.values())
+    sane = isinstance(value, dict) and all(is_number(number) and number > 0 for number in value.values())
     _require(sane, name, "an object of numbers > 0", value)
 
 
@@ -120,6 +115,16 @@ def ensure_calibrated(index: int) -> str:
                 _calibrated[index] = _try_obtain(index)
             reason = _calibrated[index]
     return reason
+
+
+def current_gpu_reason() -> str | None:
+    """Calibrates the current GPU once a process. Returns "" or why it could not be done, "" too where there is none;
+    None while its stream is being captured: ask again then.
+    """
+    # Asking anything else would initialise CUDA in a process that does not use it.
+    if not torch.cuda.is_initialized() or not json.loads(torch.ops.dsv41.status())["cuda_built"]:
+        return ""
+    return None if torch.cuda.is_current_stream_capturing() else ensure_calibrated(torch.cuda.current_device())
 
 
 def _try_obtain(index: int) -> str:

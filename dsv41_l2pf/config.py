@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .checks import rejected
+
 AUTO_BUDGET = -1
 FORMS = ("auto", "bulk", "lines", "load", "load_both")
 PLACEMENTS = ("auto", "launch_order", "side_stream")
@@ -25,10 +27,6 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where files that only save time are kept: `dsv41_l2pf` in XDG_CACHE_HOME, or in ~/.cache."""
     base = environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "dsv41_l2pf"
-
-
-def _reject(name: str, value: object, allowed: str) -> ValueError:
-    return ValueError(f"{name}: expected {allowed}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -59,13 +57,13 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.budget_bytes < AUTO_BUDGET:
-            raise _reject("budget_bytes", self.budget_bytes, "bytes >= 0, or -1 for auto")
+            raise rejected("budget_bytes", "bytes >= 0, or -1 for auto", self.budget_bytes)
         if self.form not in FORMS:
-            raise _reject("form", self.form, "one of " + ", ".join(FORMS))
+            raise rejected("form", "one of " + ", ".join(FORMS), self.form)
         if self.placement not in PLACEMENTS:
-            raise _reject("placement", self.placement, "one of " + ", ".join(PLACEMENTS))
+            raise rejected("placement", "one of " + ", ".join(PLACEMENTS), self.placement)
         if self.max_tokens < 1:
-            raise _reject("max_tokens", self.max_tokens, "a whole number >= 1")
+            raise rejected("max_tokens", "a whole number >= 1", self.max_tokens)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Config:
@@ -93,7 +91,7 @@ def _read(environ: Mapping[str, str], name: str) -> str:
 def _choice(environ: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
     value = _read(environ, name)
     if value and value not in allowed:
-        raise _reject(name, value, "one of " + ", ".join(allowed))
+        raise rejected(name, "one of " + ", ".join(allowed), value)
     return value or default
 
 
@@ -106,7 +104,7 @@ def _budget_bytes(environ: Mapping[str, str]) -> int:
     except ValueError:
         mib = math.nan
     if not (math.isfinite(mib) and 0 <= mib <= 1 << 20):
-        raise _reject(_BUDGET, value, "MiB a window (a number from 0 to 1048576), or auto")
+        raise rejected(_BUDGET, "MiB a window (a number from 0 to 1048576), or auto", value)
     return int(mib * MIB)
 
 
@@ -115,5 +113,5 @@ def _max_tokens(environ: Mapping[str, str]) -> int:
     if not value:
         return Config.max_tokens
     if not (value.isascii() and value.isdigit() and int(value) >= 1):
-        raise _reject(_MAX_TOKENS, value, "a whole number >= 1")
+        raise rejected(_MAX_TOKENS, "a whole number >= 1", value)
     return int(value)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .attachment import Attachment
-from .calibration import ensure_calibrated
+from .calibration import current_gpu_reason
 from .config import Config
 from .report import Report
 from .tune import DEFAULT_ROUNDS, tune
@@ -93,7 +93,7 @@ class Prefetcher:
             yield False
             return
         if self._calibration_reason is None:
-            self._calibration_reason = _calibration_reason()
+            self._calibration_reason = current_gpu_reason()
         counts = torch.ops.dsv41.begin_forward(self.handle, self.model_id(model), num_tokens, mode)
         try:
             yield counts
@@ -288,14 +288,6 @@ class Prefetcher:
     def report(self) -> Report:
         """The signatures and the windows of the largest plan, for `print` and for rich."""
         return Report(self)
-
-
-def _calibration_reason() -> str | None:
-    """Why the current GPU is not calibrated; None while its stream is being captured: the next forward asks again."""
-    # Asking anything else would initialise CUDA in a process that does not use it.
-    if not torch.cuda.is_initialized() or not json.loads(torch.ops.dsv41.status())["cuda_built"]:
-        return ""
-    return None if torch.cuda.is_current_stream_capturing() else ensure_calibrated(torch.cuda.current_device())
 
 
 def attach(model: torch.nn.Module, config: Config | None = None, *, mode: str = "decode") -> Prefetcher:

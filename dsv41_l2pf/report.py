@@ -82,15 +82,17 @@ def fold(names: Iterable[str]) -> str:
     return ", ".join(f"{folded} ({len(found)})" if len(found) > 1 else found[0] for folded, found in alike.items())
 
 
-def window_table(signature: dict, names: dict[int, list[str]]) -> Table:
-    """One row a window of a signature. names: see `weight_names`."""
+def window_table(signature: dict, names: dict[int, list[str]], max_windows: int | None = None) -> Table:
+    """One row a window of a signature, for its first `max_windows`. names: see `weight_names`."""
     table = Table(title=f"the windows of one forward: mode {signature['mode']}, tokens {signature['num_tokens']}")
     table.add_column("after\ncollective", justify="right")
     table.add_column("window\nMiB", justify="right")
     table.add_column("budget\nMiB", justify="right")
     table.add_column("form")
     table.add_column("weights in reading order", overflow="fold")
-    for window in signature["windows"]:
+    windows = signature["windows"]
+    num_left_out = 0 if max_windows is None else max(0, len(windows) - max_windows)
+    for window in windows[: len(windows) - num_left_out]:
         index = window["collective_index"]
         table.add_row(
             f"{index} {window['kind']}",
@@ -99,6 +101,8 @@ def window_table(signature: dict, names: dict[int, list[str]]) -> Table:
             window["form"],
             ", ".join(names.get(index, [])),
         )
+    if num_left_out:
+        table.add_row("...", "", "", "", f"and {num_left_out} more windows")
     return table
 
 

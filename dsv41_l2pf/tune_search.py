@@ -11,10 +11,11 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from .config import MIB
+
 Setting = tuple[int, str]  # budget in bytes, form
 Settings = tuple[Setting, ...]  # one a window
 
-MIB = 1 << 20
 BUDGETS = tuple(mib * MIB for mib in (2, 4, 8, 12, 16, 20, 24, 32, 40))
 MIN_NOISE = 0.0005  # what clocks of GPU events resolve of a step
 OFF, NULL = "off", "off, again"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from .checks import is_number, require
 from .config import FORMS
 from .files import read_json, write_json
 
@@ -74,19 +74,14 @@ class Tuning:
         for name in ("mode", "reason"):
             _require(isinstance(found[name], str), name, "a text", found[name])
         for name in ("ratio", "noise", "step_us"):
-            _require(_is_number(found[name]), name, "a finite number", found[name])
+            _require(is_number(found[name]), name, "a finite number", found[name])
         measured = found["measured"]
-        _require(isinstance(measured, dict) and all(map(_is_number, measured.values())), "measured", "numbers", measured)
+        _require(isinstance(measured, dict) and all(map(is_number, measured.values())), "measured", "numbers", measured)
         return cls(**{**found, "windows": [WindowSetting(**window) for window in windows]})
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
 def _require(holds: bool, name: str, expected: str, got: object) -> None:
-    if not holds:
-        raise ValueError(f"tuning: {name}: expected {expected}, got {got!r}")
+    require(holds, f"tuning: {name}", expected, got)
 
 
 def _require_fields(found: Any, cls: type, what: str) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
+SHOWN_WINDOWS = 2  # of the plan, so that plan and result fit on one screen
+
+
 @dataclass(frozen=True)
 class Arm:
     """One way to run the step. prepare: called before each of its blocks."""

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from ..report import brace, mib, window_table
 from . import cpu_rank, missing_packages
-from .arms import spread
+from .arms import SHOWN_WINDOWS, spread
 
 _EXPLANATION = (
     "A CPU has no DRAM that idles while a collective waits: gloo and the prefetch worker use the same cores. So the "
@@ -49,7 +49,7 @@ def run(output: Path, console: Console) -> int:
         console.print("no forward was learned: " + (first["status"]["reason"] or "the prefetcher saw no decode step"))
         return 1
     names = {index: [brace(weights)] for index, weights in first["names"].items()}
-    console.print(window_table(first["signature"], names))
+    console.print(window_table(first["signature"], names, SHOWN_WINDOWS))
     passed = all(_passed(result) for result in results)
     if first["arms"]:
         from .picture import draw

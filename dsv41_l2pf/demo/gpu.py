@@ -15,7 +15,7 @@ from .. import attach
 from ..config import MIB
 from ..prefetcher import Prefetcher
 from ..report import brace, mib, weight_names, window_table
-from .arms import Arm, interleave, spread
+from .arms import SHOWN_WINDOWS, Arm, interleave, spread
 from .gpu_model import DELAY_US, MAX_LAYERS, NUM_SEQUENCES, CapturedStep, Decoder, layer_bytes, llama_config, make_model
 from .graph_nodes import CapturedGraph, read_graph
 
@@ -73,7 +73,7 @@ def run(output: Path, console: Console) -> int:
         result = _measure(config, progress)
     if result.signature["windows"]:
         names = {index: [brace(weights)] for index, weights in result.names.items()}
-        console.print(window_table(result.signature, names))
+        console.print(window_table(result.signature, names, SHOWN_WINDOWS))
     if result.arms:
         from .picture import draw
 
