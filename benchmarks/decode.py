@@ -26,7 +26,7 @@ from .common import (
 )
 from .models import MIB, Shape, Slice, deepseek_v41_flash, llama_70b, random_bytes
 from .runs import AUTO, IDEAL, TUNED, Run, null_of, ratio_of
-from .timing import NULL, OFF, Timed, null_spread, row, time_in_turns
+from .timing import OFF, Timed, null_spread, row, time_in_turns
 
 MODELS = {
     "tp4": lambda: llama_70b(4),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ from dsv41_l2pf import Config, Prefetcher
 from dsv41_l2pf.demo.arms import Arm, interleave
 
 from . import native
-from .arms import MODE, cut
+from .arms import MODE
 from .common import Document, Goal, console, environment, finish, introduce, parser, row_table
 from .models import MIB
 from .timing import NULL, NUM_WARM_UPS, OFF, Timed, null_spread, row

@@ -35,7 +35,7 @@ from .common import (
 )
 from .models import MIB, Collective, Linear, Shape, Slice, random_bytes
 from .runs import AUTO, EMPTY, IDEAL, TUNED, Run
-from .timing import NULL, OFF, Captured, Timed, median_difference, null_spread, time_in_turns
+from .timing import OFF, Captured, Timed, median_difference, null_spread, time_in_turns
 
 # EVIDENCE 3: tokens, K, N, FP8 or bf16.
 GEMMS = (

@@ -38,8 +38,8 @@ def test_demo(tmp_path):
 
 def test_demo_fails_when_nothing_is_prefetched(tmp_path):
     result = run_demo(tmp_path, DSV41_L2_PREFETCH="0")
-    assert result.returncode == 1
-    assert "off: DSV41_L2_PREFETCH=0" in result.stdout
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "off: DSV41_L2_PREFETCH=0" in result.stdout, result.stdout + result.stderr
 
 
 def test_arms_run_in_turns_and_report_block_medians():

@@ -5,17 +5,16 @@ import logging
 import sys
 import textwrap
 import threading
-import types
 
 import pytest
 import torch
 
 import dsv41_l2pf
 from dsv41_l2pf.config import Config
-from dsv41_l2pf.integrations import b12x_targets, sglang_targets, targets
+from dsv41_l2pf.integrations import b12x_targets, sglang_targets
 from dsv41_l2pf.integrations.hooks import Hooks, PostImport
 from dsv41_l2pf.integrations.install import Installation, install_targets
-from dsv41_l2pf.integrations.reads import fp8_tensors, layer_tensors
+from dsv41_l2pf.integrations.reads import layer_tensors
 from dsv41_l2pf.integrations.session import Session
 from dsv41_l2pf.integrations.targets import Finding, Target, look_at, look_at_all, source_parameters
 
@@ -358,137 +357,3 @@ def test_the_plan_is_logged_once(engine, caplog):
         engine.run()
     lines = [r.getMessage() for r in caplog.records if "learned" in r.getMessage()]
     assert lines == ["dsv41_l2pf: learned tokens=4 mode=decode: 4 collectives, 3 windows, 0.75 MiB planned"]
-
-
-# -- what a kernel reads ------------------------------------------------------------------------------------------------
-
-
-def named(**tensors):
-    layer = torch.nn.Module()
-    for name in tensors:
-        layer.register_parameter(name, torch.nn.Parameter(torch.zeros(4), requires_grad=False))
-    return layer
-
-
-def backend(word):
-    return types.SimpleNamespace(**{f"is_{word}": lambda: True})
-
-
-@pytest.mark.parametrize(
-    ("method", "x", "read"),
-    [
-        (dict(use_mxfp8=True, mxfp8_dense_backend=backend("flashinfer_cutlass")), None, "weight_scale_inv_swizzled"),
-        (dict(use_mxfp8=True, mxfp8_dense_backend=backend("flashinfer_cutedsl")), None, "weight_scale_inv_swizzled"),
-        (dict(use_mxfp8=True, mxfp8_dense_backend=backend("flashinfer_trtllm")), None, "weight_scale_inv_shuffled"),
-        (dict(use_mxfp8=True, mxfp8_dense_backend=backend("deep_gemm")), None, "weight_scale_inv_deepgemm"),
-        (dict(use_mxfp8=True, mxfp8_dense_backend=backend("triton")), None, "weight_scale_inv"),
-        (dict(use_mxfp8=True), None, "weight_scale_inv_swizzled"),
-        (
-            dict(use_mxfp8=True, mxfp8_dense_backend=backend("flashinfer_cutlass")),
-            (0, torch.zeros(1, dtype=torch.int32)),
-            "weight_scale_inv_deepgemm",
-        ),
-        (dict(block_fp8_as_mxfp8=True, block_quant=True), (0, torch.zeros(1)), "weight_scale_inv"),
-        (dict(block_quant=True), None, "weight_scale_inv"),
-        (dict(use_marlin=True), None, "weight_scale"),
-        (dict(), None, "weight_scale"),
-    ],
-)
-def test_the_scale_that_an_fp8_linear_reads(method, x, read):
-    names = "weight weight_scale weight_scale_inv weight_scale_inv_swizzled weight_scale_inv_shuffled".split()
-    layer = named(**dict.fromkeys([*names, "weight_scale_inv_deepgemm"]))
-    layer.block_fp8_mxfp8_ready = True
-    tensors = fp8_tensors(types.SimpleNamespace(**method), layer, x)
-    assert [t.data_ptr() for t in tensors] == [layer.weight.data_ptr(), getattr(layer, read).data_ptr()]
-
-
-def test_a_twin_is_read_in_place_of_the_weight():
-    layer = named(weight=0, weight_scale_inv=0)
-    layer._block_fp8_bf16_weight = torch.zeros(8)
-    method = types.SimpleNamespace(block_quant=True)
-    assert [t.data_ptr() for t in fp8_tensors(method, layer, None)] == [layer._block_fp8_bf16_weight.data_ptr()]
-
-
-def test_other_layers_are_read_with_their_prepared_copies():
-    layer = named(weight=0, weight_scale=0, weight_scale_interleaved=0, alpha=0, bias=0, input_scale=0)
-    assert [t.data_ptr() for t in layer_tensors(layer)] == [
-        getattr(layer, name).data_ptr() for name in ("weight", "weight_scale_interleaved", "alpha")
-    ]
-
-
-def test_tensors_that_the_operators_refuse_are_left_out():
-    layer = torch.nn.Module()
-    layer.weight = torch.nn.Parameter(torch.zeros(4, device="meta"), requires_grad=False)
-    layer.scale = torch.nn.Parameter(torch.zeros(0), requires_grad=False)
-    assert layer_tensors(layer) == []
-
-
-# -- b12x ---------------------------------------------------------------------------------------------------------------
-
-ROCE = """
-    class RoceOneshotAllReduce:
-        closed, eligible = False, True
-        def should_allreduce(self, inp):
-            if self.closed: raise RuntimeError("RoCE runtime is closed")
-            return self.eligible
-        def should_all_gather(self, inp, dim=-1): return self.eligible
-        def all_reduce(self, inp, *, out=None, stream=None, plan, future=0):
-            if not self.eligible: raise ValueError("not eligible")
-            return (inp, plan, future)[0]
-        def all_gather(self, inp, *, dim=-1, out=None, stream=None, plan): return inp
-"""
-
-
-@pytest.fixture
-def roce(tmp_path, monkeypatch):
-    from dsv41_l2pf.integrations import b12x, targets as module
-
-    for folder in ("b12x", "b12x/comm", "b12x/comm/roce"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "__init__.py").touch()
-    (tmp_path / "b12x/comm/roce/roce_oneshot.py").write_text(textwrap.dedent(ROCE))
-    monkeypatch.syspath_prepend(tmp_path)
-    module.source_of.cache_clear()
-    yield b12x
-    b12x.uninstall()
-    module.source_of.cache_clear()
-    for name in [name for name in sys.modules if name == "b12x" or name.startswith("b12x.")]:
-        del sys.modules[name]
-
-
-@pytest.mark.parametrize("first", ["import", "install"])
-def test_b12x_windows(roce, first):
-    prefetcher = dsv41_l2pf.Prefetcher(Config(form="load"))
-    if first == "import":
-        import b12x.comm.roce.roce_oneshot as module
-    assert roce.install(prefetcher) is prefetcher is roce.install()
-    import b12x.comm.roce.roce_oneshot as module
-
-    runtime, x, weight = module.RoceOneshotAllReduce(), torch.ones(64), torch.zeros(1024)
-    runtime.all_reduce(x, plan=1)
-    for _ in range(2):
-        with prefetcher.forward(1):
-            assert runtime.all_reduce(inp=x, plan=1, future=2) is x
-            torch.ops.dsv41.record_weight([weight])
-            runtime.all_gather(x, dim=0, plan=1)
-            runtime.eligible = False
-            with pytest.raises(ValueError, match="not eligible"):
-                runtime.all_reduce(x, plan=1)
-            runtime.eligible, runtime.closed = True, True
-            runtime.all_reduce(x, plan=1)
-            runtime.closed = False
-    (signature,) = prefetcher.status()["signatures"]
-    assert (signature["num_collectives"], signature["num_windows"]) == (2, 1)
-    assert [w["kind"] for w in signature["windows"]] == ["all_reduce"]
-    roce.uninstall()
-    assert not hasattr(module.RoceOneshotAllReduce.all_reduce, "__wrapped__")
-
-
-def test_b12x_that_is_not_there_or_not_as_expected(roce, tmp_path):
-    (tmp_path / "b12x/comm/roce/roce_oneshot.py").write_text("class RoceOneshotAllReduce: pass\n")
-    with pytest.raises(ImportError, match="RoceOneshotAllReduce.all_reduce is missing"):
-        roce.install(dsv41_l2pf.Prefetcher(Config()))
-    (tmp_path / "b12x/comm/roce/roce_oneshot.py").unlink()
-    targets.source_of.cache_clear()
-    with pytest.raises(ImportError, match="pip install b12x"):
-        roce.install()

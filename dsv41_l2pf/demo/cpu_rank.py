@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -86,8 +88,9 @@ class Decoder:
 
 
 def decode(rank: int, folder: Path, reports: Any) -> None:
-    """Runs rank `rank`; puts ("stage", text), ("block",) and ("result", rank, dict) on `reports`."""
+    """Runs rank `rank`; puts ("stage", text), ("block",) and ("result", rank, dict) on `reports`; ends the process."""
     warnings.simplefilter("ignore")
+    faulthandler.enable()  # a rank that dies of a signal says where
     try:
         _join_group(rank, folder)
         reports.put(("stage", f"rank {rank}: loading its slice"))
@@ -98,6 +101,17 @@ def decode(rank: int, folder: Path, reports: Any) -> None:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+    _end_process(reports)
+
+
+def _end_process(reports: Any) -> None:
+    """Ends a rank that has reported. Interpreter and static destructors are skipped: gloo's and the model loader's
+    threads may outlive the state that those tear down."""
+    reports.close()
+    reports.join_thread()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _measure(model: torch.nn.Module, reports: Any) -> dict:
