@@ -25,6 +25,8 @@ class CMakeBuild(build_ext):
         build_dir = Path(self.build_temp).resolve()
         configure = ["cmake", "-S", ROOT, "-B", build_dir, f"-DL2PF_PYTHON={sys.executable}", "-DL2PF_BUILD_TESTS=OFF"]
         configure.append(f"-DL2PF_LIBRARY_DIR={self._library_dir()}")
+        if not self.inplace:
+            configure.append("-DCMAKE_SHARED_LINKER_FLAGS=-Wl,--strip-all")
         if shutil.which("ninja") and not (build_dir / "CMakeCache.txt").exists():
             configure += ["-G", "Ninja"]
         subprocess.run(configure + shlex.split(os.environ.get("CMAKE_ARGS", "")), check=True)

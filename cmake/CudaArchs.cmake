@@ -1,5 +1,9 @@
 # Decides the CUDA architectures; l2pf_cuda_options(TARGET) applies them.
-set(L2PF_SHIPPED_CUDA_ARCHS 80-real 90-real 100-real 103-real 120-real 121-real 90-virtual)
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  set(L2PF_SHIPPED_CUDA_ARCHS 90-real 100-real 103-real 120-real 121-real 90-virtual)  # Grace hosts and DGX Spark
+else()
+  set(L2PF_SHIPPED_CUDA_ARCHS 80-real 89-real 90-real 100-real 103-real 120-real 121-real 90-virtual)
+endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/Gencode.cmake)
 

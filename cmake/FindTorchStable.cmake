@@ -15,6 +15,9 @@ endif()
 list(GET torch_stable 0 TorchStable_ROOT)
 list(GET torch_stable 1 TorchStable_VERSION)
 
+# A cross build links stand-ins of the target's libraries: only their names and the functions we use matter.
+set(L2PF_TORCH_LIB_DIR ${TorchStable_ROOT}/lib CACHE PATH "Where libtorch.so and libtorch_cpu.so are")
+
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(TorchStable
   REQUIRED_VARS TorchStable_ROOT
@@ -28,5 +31,5 @@ if(TorchStable_FOUND AND NOT TARGET TorchStable::torch)
   target_link_options(TorchStable::torch INTERFACE -Wl,--no-as-needed)
   # libstdc++ comes first: libtorch_cpu.so exports stray copies of its functions, which are no part of torch's ABI.
   target_link_libraries(TorchStable::torch INTERFACE
-    stdc++ ${TorchStable_ROOT}/lib/libtorch.so ${TorchStable_ROOT}/lib/libtorch_cpu.so)
+    stdc++ ${L2PF_TORCH_LIB_DIR}/libtorch.so ${L2PF_TORCH_LIB_DIR}/libtorch_cpu.so)
 endif()

@@ -1,5 +1,7 @@
 #include "prefetch_worker.h"
 
+#include <pthread.h>
+
 #include <thread>
 
 namespace l2pf {
@@ -14,6 +16,12 @@ int64_t prefetch_lines(const Segment& segment) {
   for (uintptr_t line = first; line < segment.end(); line += kLineBytes)
     __builtin_prefetch(reinterpret_cast<const void*>(line), /*rw=*/0, /*locality=*/1);
   return static_cast<int64_t>((segment.end() - first + kLineBytes - 1) / kLineBytes);
+}
+
+// condition.wait(lock) of this C++ runtime is a newer symbol (GLIBCXX_3.4.30) than wheels for older systems may need.
+template <typename Predicate>
+void wait_until(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, Predicate is_true) {
+  while (!is_true()) pthread_cond_wait(condition.native_handle(), lock.mutex()->native_handle());
 }
 
 }  // namespace
@@ -31,7 +39,7 @@ int64_t PrefetchWorker::post(std::vector<Segment> segments) {
 
 void PrefetchWorker::wait(int64_t ticket) {
   std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return last_done_ >= ticket; });
+  wait_until(done_, lock, [&] { return last_done_ >= ticket; });
 }
 
 int64_t PrefetchWorker::num_lines() {
@@ -42,7 +50,7 @@ int64_t PrefetchWorker::num_lines() {
 void PrefetchWorker::run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [&] { return !jobs_.empty(); });
+    wait_until(wake_, lock, [&] { return !jobs_.empty(); });
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
