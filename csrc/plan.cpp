@@ -15,10 +15,10 @@ int64_t total_bytes(const std::vector<Segment>& segments) {
 // Position of the first segment that is read after more than `limit_bytes` went through L2 unplanned; nothing when so
 // much never does.
 std::optional<size_t> first_evicted(const RecordedCollective& collective, int64_t limit_bytes) {
-  int64_t read_bytes = 0;
+  int64_t left_bytes = limit_bytes;
   for (const auto& [num_segments, num_bytes] : collective.unplanned) {
-    read_bytes += num_bytes;
-    if (read_bytes > limit_bytes) return num_segments;
+    if (num_bytes > left_bytes) return num_segments;
+    left_bytes -= num_bytes;
   }
   return std::nullopt;
 }

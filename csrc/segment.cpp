@@ -6,8 +6,9 @@
 namespace l2pf {
 namespace {
 
-// Number of elements of the gap-free range that a view touches, or -1 when it has holes. Order of dimensions does not
-// matter (w.t() is dense); elements that are seen twice (broadcast, overlapping rows) count once.
+// Number of elements of the gap-free range that a view touches, or -1 when it has holes or no memory is that large.
+// Order of dimensions does not matter (w.t() is dense); elements that are seen twice (broadcast, overlapping rows)
+// count once.
 int64_t dense_num_elements(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   std::vector<std::pair<int64_t, int64_t>> dims;  // {stride, size}
   dims.reserve(sizes.size());
@@ -18,8 +19,10 @@ int64_t dense_num_elements(std::span<const int64_t> sizes, std::span<const int64
   std::sort(dims.begin(), dims.end());
   int64_t num_elements = 1;
   for (const auto& [stride, size] : dims) {
-    if (stride > num_elements) return -1;
-    num_elements += stride * (size - 1);
+    if (stride < 0 || stride > num_elements) return -1;
+    int64_t step = 0;
+    if (__builtin_mul_overflow(stride, size - 1, &step) || __builtin_add_overflow(num_elements, step, &num_elements))
+      return -1;
   }
   return num_elements;
 }
@@ -50,9 +53,11 @@ ViewSegment segment_of_view(const TensorView& view) {
   const int64_t num_elements = dense_num_elements(view.sizes, view.strides);
   if (num_elements < 0) return {ViewKind::kNotDense, {}};
   if (num_elements == 0 || view.data == 0) return {ViewKind::kEmpty, {}};
+  int64_t num_bytes = 0;
+  if (__builtin_mul_overflow(num_elements, view.element_bytes, &num_bytes)) return {ViewKind::kNotDense, {}};
   const uintptr_t begin = std::max(view.data, view.storage);
-  const uintptr_t view_end = view.data + static_cast<uintptr_t>(num_elements * view.element_bytes);
-  const uintptr_t end = std::min(view_end, view.storage + static_cast<uintptr_t>(view.storage_bytes));
+  const uintptr_t end = std::min(view.data + static_cast<uintptr_t>(num_bytes),
+                                 view.storage + static_cast<uintptr_t>(view.storage_bytes));
   if (begin >= end) return {ViewKind::kEmpty, {}};
   const auto segment = align_inwards(begin, static_cast<int64_t>(end - begin));
   if (!segment) return {ViewKind::kEmpty, {}};

@@ -114,6 +114,15 @@ TEST(Plan, AWindowEndsWhereTooMuchUnplannedWasRead) {
   EXPECT_EQ(cut.evicted_bytes, 64);
 }
 
+TEST(Plan, UnplannedReadsOfAnySizeAddUpToTooMuch) {
+  Recording recording;
+  recording.open_collective(CollectiveKind::kAllReduce, 0);
+  recording.add_unplanned(std::numeric_limits<int64_t>::max());
+  recording.add_unplanned(std::numeric_limits<int64_t>::max());
+  recording.add_segment({0x1000, 64, nullptr}, 0);
+  EXPECT_TRUE(make_plan(recording, {}).windows.empty());
+}
+
 TEST(Plan, PrologueIsDroppedWhenTooMuchUnplannedIsReadBeforeIt) {
   Recording recording;
   recording.add_segment(weight(0x100, 32), 0);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace l2pf {
 namespace {
 
@@ -107,6 +109,14 @@ TEST(CutToBudget, KeepsReadingOrderAndShortensTheLastChunk) {
   const std::vector<Segment> segments{{0x300, 64, nullptr}, {0x100, 64, nullptr}, {0x200, 64, nullptr}};
   EXPECT_EQ(cut_to_budget(segments, 96), (std::vector<Segment>{{0x300, 64, nullptr}, {0x100, 32, nullptr}}));
 }
+
+TEST(SegmentOfView, LargerThanAnyMemoryIsNotDense) {
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(covered({{kHuge, kHuge}, {1, kHuge}}).kind, ViewKind::kNotDense) << "num_elements overflows";
+  EXPECT_EQ(covered({{kHuge}, {1}}).kind, ViewKind::kNotDense) << "num_bytes overflows";
+}
+
+TEST(SegmentOfView, ANegativeStrideIsNotDense) { EXPECT_EQ(covered({{4}, {-1}}).kind, ViewKind::kNotDense); }
 
 TEST(CutToBudget, RoundsTheBudgetDownToTheAlignment) {
   EXPECT_EQ(cut_to_budget({{0x100, 64, nullptr}}, 47), (std::vector<Segment>{{0x100, 32, nullptr}}));

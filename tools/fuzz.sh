@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# fuzz.sh [SECONDS]: builds the fuzzers with clang++ and runs each for SECONDS (600), from its corpus in fuzz/corpus.
+# What they find beyond it stays in build-fuzz. Environment: CXX (clang++), CMAKE_ARGS (more words for cmake).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds="${1:-600}"
+# shellcheck disable=SC2086  # CMAKE_ARGS is a list of words
+cmake -S . -B build-fuzz -DCMAKE_CXX_COMPILER="${CXX:-clang++}" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DL2PF_CUDA=OFF \
+  -DL2PF_TORCH=OFF -DL2PF_BUILD_TESTS=OFF -DL2PF_BUILD_FUZZERS=ON -DL2PF_SANITIZE=address,undefined,fuzzer-no-link \
+  ${CMAKE_ARGS:-}
+cmake --build build-fuzz --parallel "$(nproc)"
+for name in plan table_image; do
+  echo "==> fuzzing $name for $seconds s"
+  found="build-fuzz/found/$name"
+  mkdir -p "$found"
+  "build-fuzz/fuzz/${name}_fuzz" -max_total_time="$seconds" -timeout=10 -print_final_stats=1 -verbosity=0 \
+    -artifact_prefix="build-fuzz/$name-" "$found" "fuzz/corpus/$name"
+done
