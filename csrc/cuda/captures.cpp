@@ -60,18 +60,18 @@ Captures& Captures::instance() {
 void Captures::mark(cudaStream_t stream) {
   Frontier now = frontier_of(stream);
   if (now.capture_id == 0) return;
+  open(now);
   const std::lock_guard lock(mutex_);
-  Capture& capture = captures_[now.capture_id];
-  hold(capture, now, {});
-  capture.mark = std::move(now);
+  captures_.at(now.capture_id).mark = std::move(now);
 }
 
 void Captures::attach(cudaStream_t stream, bool overlap, const AddNode& add_node, Held held) {
   const Frontier now = frontier_of(stream);
   if (now.capture_id == 0) return;
+  open(now);
   const std::lock_guard lock(mutex_);
-  Capture& capture = captures_[now.capture_id];
-  hold(capture, now, std::move(held));
+  Capture& capture = captures_.at(now.capture_id);
+  capture.held->insert(capture.held->end(), std::make_move_iterator(held.begin()), std::make_move_iterator(held.end()));
 
   Frontier from = now;
   if (overlap && std::all_of(now.nodes.begin(), now.nodes.end(), is_kernel))
@@ -101,19 +101,20 @@ size_t Captures::size() const {
   return captures_.size();
 }
 
-void Captures::hold(Capture& capture, const Frontier& now, Held held) {
-  if (!capture.held) {
-    auto grave = std::make_unique<Grave>(Grave{now.capture_id, {}});
-    cudaUserObject_t object{};
-    L2PF_CUDA_CHECK(cudaUserObjectCreate(&object, grave.get(), &Captures::bury, 1, cudaUserObjectNoDestructorSync));
-    Grave* const owned = grave.release();
-    // On failure the reference is still ours: dropping it runs `bury`, which takes this capture's entry away.
-    const cudaError_t error = cudaGraphRetainUserObject(now.graph, object, 1, cudaGraphUserObjectMove);
-    if (error != cudaSuccess) cudaUserObjectRelease(object, 1);
-    L2PF_CUDA_CHECK(error);
-    capture.held = &owned->held;
+void Captures::open(const Frontier& now) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (captures_.contains(now.capture_id)) return;
   }
-  capture.held->insert(capture.held->end(), std::make_move_iterator(held.begin()), std::make_move_iterator(held.end()));
+  auto grave = std::make_unique<Grave>(Grave{now.capture_id, {}});
+  cudaUserObject_t object{};
+  L2PF_CUDA_CHECK(cudaUserObjectCreate(&object, grave.get(), &Captures::bury, 1, cudaUserObjectNoDestructorSync));
+  Grave* const owned = grave.release();
+  const cudaError_t error = cudaGraphRetainUserObject(now.graph, object, 1, cudaGraphUserObjectMove);
+  if (error != cudaSuccess) L2PF_CUDA_WARN(cudaUserObjectRelease(object, 1));  // still ours
+  cuda_check(error, "cudaGraphRetainUserObject");
+  const std::lock_guard lock(mutex_);
+  captures_.try_emplace(now.capture_id, Capture{.held = &owned->held});
 }
 
 void Captures::bury(void* raw) {

@@ -57,7 +57,9 @@ class Captures {
     Held held;
   };
   static void bury(void* grave);
-  void hold(Capture& capture, const Frontier& now, Held held);
+  // Gives a capture its entry, and its graph what takes the entry away. Not under the lock: when CUDA refuses, `bury`
+  // runs in here.
+  void open(const Frontier& now);
 
   mutable std::mutex mutex_;
   std::map<uint64_t, Capture> captures_;

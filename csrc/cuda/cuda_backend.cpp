@@ -23,30 +23,28 @@ int attribute(cudaDeviceAttr name, DeviceIndex device) {
 // Two events with timing; made in eager code only.
 class EventTimer final : public Timer {
  public:
-  EventTimer() = default;
-  void start(cudaStream_t stream) {
-    L2PF_CUDA_CHECK(cudaEventCreate(&begin_));
-    L2PF_CUDA_CHECK(cudaEventCreate(&end_));
-    L2PF_CUDA_CHECK(cudaEventRecord(begin_, stream));
-  }
-  ~EventTimer() override {
-    if (begin_) cudaEventDestroy(begin_);
-    if (end_) cudaEventDestroy(end_);
-  }
+  explicit EventTimer(cudaStream_t stream) { L2PF_CUDA_CHECK(cudaEventRecord(begin_, stream)); }
   void stop(const Place& place) override {
     L2PF_CUDA_CHECK(cudaEventRecord(end_, stream_of(place)));
     stopped_ = true;
   }
   std::optional<double> elapsed_us() override {
+    if (!stopped_) return std::nullopt;
+    const RelaxedCaptureScope relaxed;  // a query would end another thread's capture
+    const cudaError_t error = cudaEventQuery(end_);
+    if (error == cudaErrorNotReady) {
+      if (cudaPeekAtLastError() == cudaErrorNotReady) cudaGetLastError();  // no error, but some runtimes keep it
+      return std::nullopt;
+    }
+    cuda_check(error, "cudaEventQuery");
     float elapsed_ms = 0;
-    if (!stopped_ || cudaEventQuery(end_) != cudaSuccess) return std::nullopt;
-    if (cudaEventElapsedTime(&elapsed_ms, begin_, end_) != cudaSuccess) return std::nullopt;
+    L2PF_CUDA_CHECK(cudaEventElapsedTime(&elapsed_ms, begin_, end_));
     return elapsed_ms * 1e3;
   }
 
  private:
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
+  Event begin_{cudaEventDefault};
+  Event end_{cudaEventDefault};
   bool stopped_ = false;
 };
 
@@ -64,8 +62,6 @@ void for_each_inline_window(const Prefetch& prefetch, const KernelChoice& choice
 }  // namespace
 
 CudaBackend::Device::Device(DeviceIndex index) : tables(index) {
-  // A stream may be made while another thread captures, which an allocation on the way may not.
-  const RelaxedCaptureScope relaxed;
   cudaDeviceProp properties{};
   L2PF_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
   const int major = attribute(cudaDevAttrComputeCapabilityMajor, index);
@@ -77,7 +73,6 @@ CudaBackend::Device::Device(DeviceIndex index) : tables(index) {
   choice.num_ctas = std::max(1, num_sms / 2);
   info.forms = {Form::kLines, Form::kLoad};
   if (choice.has_bulk) info.forms.insert(info.forms.begin(), Form::kBulk);
-  L2PF_CUDA_CHECK(cudaStreamCreateWithFlags(&side_stream, cudaStreamNonBlocking));
 }
 
 CudaBackend& CudaBackend::instance() {
@@ -90,6 +85,8 @@ CudaBackend::Device& CudaBackend::device(DeviceIndex index) {
   auto& slot = devices_[index];
   if (!slot) {
     const DeviceScope scope(index);
+    // A stream may be made while another thread captures, which an allocation on the way may not.
+    const RelaxedCaptureScope relaxed;
     slot = std::make_unique<Device>(index);
   }
   return *slot;
@@ -125,7 +122,9 @@ void CudaBackend::apply(DeviceIndex index, const Choice& choice) {
     const DeviceScope scope(index);
     const RelaxedCaptureScope relaxed;
     map = own.tables.take(bytes.size());
-    L2PF_CUDA_CHECK(cudaMemcpy(map.data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+    const cudaError_t error = cudaMemcpy(map.data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
+    if (error != cudaSuccess) own.tables.give_back(map);
+    cuda_check(error, "cudaMemcpy");
   }
   const std::lock_guard lock(mutex_);
   // An earlier map stays where it is: tables made with it still read it.
@@ -222,9 +221,7 @@ void CudaBackend::join(const Place& place) {
 
 std::shared_ptr<Timer> CudaBackend::start_timer(const Place& place) {
   const DeviceScope scope(place.device);
-  auto timer = std::make_shared<EventTimer>();
-  timer->start(stream_of(place));
-  return timer;
+  return std::make_shared<EventTimer>(stream_of(place));
 }
 
 }  // namespace l2pf

@@ -8,6 +8,7 @@
 #include "block_pool.h"
 #include "cuda_table.h"
 #include "event.h"
+#include "owned_stream.h"
 
 namespace l2pf {
 
@@ -55,7 +56,7 @@ class CudaBackend final : public Backend {
     double fill_gbps = 0;           // 0 until calibrated
     bool has_launch_order = false;  // programmatic edges exist from sm_90 on
     BlockPool tables;
-    cudaStream_t side_stream = nullptr;
+    OwnedStream side_stream;
     Event order;
   };
 

@@ -27,7 +27,7 @@ CudaTable::CudaTable(std::shared_ptr<const Plan> plan, std::span<const WindowSet
   const cudaError_t error =
       cudaMemcpyAsync(block_.data, image.bytes.data(), image.bytes.size(), cudaMemcpyHostToDevice, stream);
   if (error != cudaSuccess) pool_.give_back(block_);
-  L2PF_CUDA_CHECK(error);
+  cuda_check(error, "cudaMemcpyAsync");
 }
 
 CudaTable::~CudaTable() { pool_.give_back(block_); }

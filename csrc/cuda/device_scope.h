@@ -4,6 +4,15 @@
 
 namespace l2pf {
 
+// Calls that are not ours rely on what a scope puts back, so it tries again when that fails.
+template <typename Call>
+void put_back(const Call& call, const char* name) noexcept {
+  const cudaError_t error = call();
+  if (error == cudaSuccess) return;
+  cuda_warn(error, name);
+  cuda_warn(call(), name);
+}
+
 // Makes a device current and puts the previous one back, whatever happens in between.
 class DeviceScope {
  public:
@@ -14,7 +23,7 @@ class DeviceScope {
     changed_ = true;
   }
   ~DeviceScope() {
-    if (changed_) cudaSetDevice(previous_);
+    if (changed_) put_back([this] { return cudaSetDevice(previous_); }, "cudaSetDevice");
   }
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
@@ -28,7 +37,9 @@ class DeviceScope {
 class RelaxedCaptureScope {
  public:
   RelaxedCaptureScope() { L2PF_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  ~RelaxedCaptureScope() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCaptureScope() {
+    put_back([this] { return cudaThreadExchangeStreamCaptureMode(&mode_); }, "cudaThreadExchangeStreamCaptureMode");
+  }
   RelaxedCaptureScope(const RelaxedCaptureScope&) = delete;
   RelaxedCaptureScope& operator=(const RelaxedCaptureScope&) = delete;
 

@@ -1,5 +1,7 @@
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <thread>
 
 #include "device_scope.h"
@@ -55,16 +57,25 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+struct FreeHost {
+  void operator()(void* data) const { L2PF_CUDA_WARN(cudaFreeHost(data)); }
+};
+struct FreeDevice {
+  void operator()(void* data) const { L2PF_CUDA_WARN(cudaFree(data)); }
+};
+
 }  // namespace
 
 struct EmulatedCollective::Peer {
   explicit Peer() {
     const RelaxedCaptureScope relaxed;
-    L2PF_CUDA_CHECK(cudaHostAlloc(&mailbox, sizeof(Mailbox), cudaHostAllocMapped));
-    *mailbox = Mailbox{};
-    L2PF_CUDA_CHECK(cudaMalloc(&counters, sizeof(Counters)));
-    L2PF_CUDA_CHECK(cudaMemset(counters, 0, sizeof(Counters)));
-    std::thread([box = mailbox] { answer(box); }).detach();
+    void* data = nullptr;
+    L2PF_CUDA_CHECK(cudaHostAlloc(&data, sizeof(Mailbox), cudaHostAllocMapped));
+    mailbox.reset(new (data) Mailbox);
+    L2PF_CUDA_CHECK(cudaMalloc(&data, sizeof(Counters)));
+    counters.reset(static_cast<Counters*>(data));
+    L2PF_CUDA_CHECK(cudaMemset(data, 0, sizeof(Counters)));
+    std::thread([box = mailbox.get()] { answer(box); }).detach();
   }
 
   [[noreturn]] static void answer(Mailbox* mailbox) {
@@ -90,8 +101,8 @@ struct EmulatedCollective::Peer {
     }
   }
 
-  Mailbox* mailbox = nullptr;
-  Counters* counters = nullptr;
+  std::unique_ptr<Mailbox, FreeHost> mailbox;
+  std::unique_ptr<Counters, FreeDevice> counters;
 };
 
 EmulatedCollective& EmulatedCollective::instance() {
@@ -110,7 +121,8 @@ void EmulatedCollective::launch(void* data, int64_t num_bytes, double delay_us, 
   const DeviceScope scope(place.device);
   Peer& own = peer(place.device);
   l2pf_emulated_collective<<<num_ctas, kThreads, 0, static_cast<cudaStream_t>(place.stream)>>>(
-      own.mailbox, own.counters, static_cast<uint32_t*>(data), num_bytes / 4, static_cast<uint32_t>(delay_us * 1e3));
+      own.mailbox.get(), own.counters.get(), static_cast<uint32_t*>(data), num_bytes / 4,
+      static_cast<uint32_t>(delay_us * 1e3));
   L2PF_CUDA_CHECK(cudaGetLastError());
 }
 

@@ -6,18 +6,20 @@
 
 namespace l2pf {
 
-// Owns one event without timing, made on the current device. Orders work between two streams of that device.
+// Owns one event, made on the current device. Orders work between two streams of that device.
 class Event {
  public:
-  Event() { L2PF_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  explicit Event(unsigned flags = cudaEventDisableTiming) { L2PF_CUDA_CHECK(cudaEventCreateWithFlags(&event_, flags)); }
   ~Event() {
-    if (event_) cudaEventDestroy(event_);
+    if (event_) L2PF_CUDA_WARN(cudaEventDestroy(event_));
   }
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {
     std::swap(event_, other.event_);
     return *this;
   }
+
+  operator cudaEvent_t() const { return event_; }
 
   // `after` waits for what `before` has enqueued so far.
   void order(cudaStream_t before, cudaStream_t after) {

@@ -13,18 +13,6 @@ constexpr int64_t kSpinNs = 25'000;
 
 }  // namespace
 
-ProbeStream::ProbeStream() {
-  L2PF_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  L2PF_CUDA_CHECK(cudaEventCreate(&begin_));
-  L2PF_CUDA_CHECK(cudaEventCreate(&end_));
-}
-
-ProbeStream::~ProbeStream() {
-  cudaEventDestroy(begin_);
-  cudaEventDestroy(end_);
-  cudaStreamDestroy(stream_);
-}
-
 double ProbeStream::time_us(const std::function<void()>& body, const std::function<void()>& before) {
   L2PF_CUDA_CHECK(launch_spin(kSpinNs, stream_));
   if (before) before();

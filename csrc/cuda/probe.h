@@ -4,6 +4,8 @@
 
 #include "../backend.h"
 #include "device_scope.h"
+#include "event.h"
+#include "owned_stream.h"
 #include "prefetch_kernel.h"
 
 namespace l2pf {
@@ -14,7 +16,7 @@ class ProbeBuffer {
   explicit ProbeBuffer(int64_t num_bytes) : num_bytes_(num_bytes) {
     L2PF_CUDA_CHECK(cudaMalloc(&data_, static_cast<size_t>(num_bytes)));
   }
-  ~ProbeBuffer() { cudaFree(data_); }
+  ~ProbeBuffer() { L2PF_CUDA_WARN(cudaFree(data_)); }
   ProbeBuffer(const ProbeBuffer&) = delete;
   ProbeBuffer& operator=(const ProbeBuffer&) = delete;
 
@@ -29,11 +31,6 @@ class ProbeBuffer {
 // A stream and a pair of events that time what runs on it.
 class ProbeStream {
  public:
-  ProbeStream();
-  ~ProbeStream();
-  ProbeStream(const ProbeStream&) = delete;
-  ProbeStream& operator=(const ProbeStream&) = delete;
-
   operator cudaStream_t() const { return stream_; }
 
   // Microseconds that `body` takes on the stream, without the launch latency of its first kernel. `before` runs
@@ -41,9 +38,9 @@ class ProbeStream {
   double time_us(const std::function<void()>& body, const std::function<void()>& before = {});
 
  private:
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
+  OwnedStream stream_;
+  Event begin_{cudaEventDefault};
+  Event end_{cudaEventDefault};
 };
 
 // Median of `num_samples` calls.
