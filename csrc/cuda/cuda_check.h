@@ -25,7 +25,8 @@ inline void cuda_check(cudaError_t error, const char* call) {
 inline void cuda_warn(cudaError_t error, const char* call) noexcept {
   if (error == cudaSuccess) return;
   cudaGetLastError();
-  if (error == cudaErrorCudartUnloading) return;  // the process ends, and with it what was to be released
+  // The process ends, or it is a child of the one that used CUDA: there is nothing to release.
+  if (error == cudaErrorCudartUnloading || error == cudaErrorInitializationError) return;
   std::fprintf(stderr, "dsv41_l2pf: %s: %s: %s\n", call, cudaGetErrorName(error), cudaGetErrorString(error));
 }
 

@@ -38,12 +38,17 @@ class FakeCudaFaultTest : public FakeCudaFixture, public ::testing::WithParamInt
     fake_cuda::set_deferred(GetParam().is_deferred);
   }
 
-  static void whole_life(Model& model) {
-    for (int i = 0; i < kNumEager - 1; ++i) model.eager();
+  static void whole_life(Model& model, CudaBackend& backend) {
+    for (int i = 0; i < kNumEager - 1; ++i) {
+      model.eager();
+      EXPECT_FALSE(Outstanding::of(backend).any(GetParam().device));
+    }
     model.capture();
     if (::testing::Test::HasFatalFailure()) return;
+    EXPECT_FALSE(Outstanding::of(backend).any(GetParam().device));
     model.replay();
     model.eager();
+    EXPECT_FALSE(Outstanding::of(backend).any(GetParam().device));
   }
   static void expect_all_model_kernels(int num_forwards) {
     std::vector<std::string> expected;
@@ -56,7 +61,7 @@ class FakeCudaFaultTest : public FakeCudaFixture, public ::testing::WithParamInt
     const Live before = fake_cuda::live();
     {
       Model other(backend, GetParam().device, 2);
-      whole_life(other);
+      whole_life(other, backend);
       EXPECT_EQ(other.state().reason(), "");
     }
     Graveyard::instance().drain();
@@ -77,7 +82,7 @@ class FakeCudaFaultTest : public FakeCudaFixture, public ::testing::WithParamInt
       Model model(backend, GetParam().device);
       OurLines lines;
       fake_cuda::fail_call(call_index, cudaErrorIllegalAddress, GetParam().lasting);
-      whole_life(model);
+      whole_life(model, backend);
       has_failed = !fake_cuda::failed_call().empty();
       expect_reported(model.state(), lines.take(), has_failed);
       fake_cuda::fail_no_call();

@@ -63,6 +63,10 @@ cudaError_t launch_kernel(const char* name, cudaStream_t stream) {
               [&](Runtime& runtime) { return runtime.enqueue(stream, cudaGraphNodeTypeKernel, {.kernel = name}); });
 }
 
+void forget_process() {
+  locked([](Runtime& runtime) { runtime.process = 0; });
+}
+
 int num_forbidden_calls() {
   return locked([](Runtime& runtime) { return runtime.num_forbidden_calls; });
 }

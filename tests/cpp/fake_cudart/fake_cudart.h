@@ -60,6 +60,9 @@ std::vector<KernelRun> take_kernel_runs();
 // A kernel of someone else: what a model or a collective puts on the stream.
 cudaError_t launch_kernel(const char* name, cudaStream_t stream);
 
+// As if this process had not used the runtime yet: a child that it forks may.
+void forget_process();
+
 // Calls made where CUDA forbids them: by a destructor of a user object.
 int num_forbidden_calls();
 
