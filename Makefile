@@ -5,7 +5,7 @@ export L2PF_CUDA_ARCHS L2PF_GTEST_SOURCE CMAKE_ARGS
 
 FORMATTED = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cuh' '*.cu')
 
-.PHONY: help demo test build gpu bench bench-build format clean
+.PHONY: help demo test build gpu bench bench-build wheels format clean
 help:
 	@echo "make demo    run the main job: learn, prefetch, compare, one table and one picture"
 	@echo "make test    run every test that needs no GPU"
@@ -13,6 +13,7 @@ help:
 	@echo "make build   make the venv and build libdsv41_l2pf.so"
 	@echo "make gpu     build and test the GPU half with the current python3's torch, no network; then the demo"
 	@echo "make bench   build and run the benchmarks with the current python3's torch, no network; benchmarks/README.md"
+	@echo "make wheels  build the wheels for x86_64 and aarch64 and the source distribution into dist/, and check them"
 	@echo "make format  clang-format the C++ and CUDA sources"
 	@echo "make clean   remove what was built (the venv stays)"
 	@echo "Variables: L2PF_CUDA_ARCHS='90;120-real'  CMAKE_ARGS='-DL2PF_CUDA=OFF'  L2PF_GTEST_SOURCE=<its source tree>"
@@ -56,10 +57,14 @@ bench:
 bench-build:
 	@tools/bench.sh --build-only
 
+wheels:
+	@tools/check_tools.sh build
+	@tools/wheels.sh
+
 format:
 	@echo "==> formatting"
 	@clang-format -i $(FORMATTED)
 
 clean:
 	@echo "==> removing what was built"
-	@rm -rf build build-gpu build-bench dist *.egg-info dsv41_l2pf/lib benchmarks/lib dsv41_l2pf_demo.png
+	@rm -rf build build-gpu build-bench build-wheels dist *.egg-info dsv41_l2pf/lib benchmarks/lib dsv41_l2pf_demo.png
