@@ -5,7 +5,7 @@ export L2PF_CUDA_ARCHS L2PF_GTEST_SOURCE CMAKE_ARGS
 
 FORMATTED = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cuh' '*.cu')
 
-.PHONY: help demo test build gpu bench bench-build wheels format clean
+.PHONY: help demo test build gpu bench bench-build sglang-h200 wheels format clean
 help:
 	@echo "make demo    run the main job: learn, prefetch, compare, one table and one picture"
 	@echo "make test    run every test that needs no GPU"
@@ -13,6 +13,7 @@ help:
 	@echo "make build   make the venv and build libdsv41_l2pf.so"
 	@echo "make gpu     build and test the GPU half with the current python3's torch, no network; then the demo"
 	@echo "make bench   build and run the benchmarks with the current python3's torch, no network; benchmarks/README.md"
+	@echo "make sglang-h200  a real SGLang 0.5.16 on this machine's GPU with and without the plugin; tools/sglang_kit.sh first"
 	@echo "make wheels  build the wheels for x86_64 and aarch64 and the source distribution into dist/, and check them"
 	@echo "make format  clang-format the C++ and CUDA sources"
 	@echo "make clean   remove what was built (the venv stays)"
@@ -56,6 +57,10 @@ bench:
 
 bench-build:
 	@tools/bench.sh --build-only
+
+sglang-h200:
+	@tools/sglang_h200.sh install
+	@tools/sglang_h200.sh run
 
 wheels:
 	@tools/check_tools.sh build
