@@ -282,7 +282,7 @@ TEST_F(FakeCudaVerbTest, CalibrationFailsAtAnyCallAndGivesEverythingBack) {
   const auto prepare = [] { return std::make_unique<int>(0); };
   // In steps: it makes thousands of calls, in loops.
   const int64_t num_calls = fail_each_call(
-      prepare, [](int&) { calibrate(0); }, 29);
+      prepare, [](int&) { calibrate(0); }, 199);
   EXPECT_GT(num_calls, 500);
   EXPECT_EQ(fake_cuda::live().allocations, before);
 }
