@@ -4,6 +4,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds="${1:-600}"
+if ! command -v "${CXX:-clang++}" >/dev/null; then
+  echo "missing: ${CXX:-clang++}: install Debian's clang (apt-get install clang)" >&2
+  exit 1
+fi
 # shellcheck disable=SC2086  # CMAKE_ARGS is a list of words
 cmake -S . -B build-fuzz -DCMAKE_CXX_COMPILER="${CXX:-clang++}" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DL2PF_CUDA=OFF \
   -DL2PF_TORCH=OFF -DL2PF_BUILD_TESTS=OFF -DL2PF_BUILD_FUZZERS=ON -DL2PF_SANITIZE=address,undefined,fuzzer-no-link \

@@ -192,6 +192,13 @@ __global__ void __launch_bounds__(kMaxThreads)
   prefetch_window(window.header, nullptr, window.segments, num_segments);
 }
 
+// Returns the launch's own error: cudaGetLastError would also take away one that someone else has left in the thread.
+template <typename Kernel, typename Window>
+cudaError_t launch(Kernel* kernel, Window window, int num_segments, const LaunchShape& shape, cudaStream_t stream) {
+  void* arguments[] = {const_cast<void*>(static_cast<const void*>(window)), &num_segments};
+  return cudaLaunchKernel(kernel, dim3(shape.num_ctas), dim3(shape.num_threads), arguments, 0, stream);
+}
+
 template <typename Kernel, typename Window>
 cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                      const cudaGraphEdgeData* edges, size_t num_dependencies, Kernel* kernel, Window window,
@@ -209,14 +216,12 @@ cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNo
 }  // namespace
 
 cudaError_t launch_prefetch(WindowHead* window, int num_segments, const LaunchShape& shape, cudaStream_t stream) {
-  l2pf_prefetch<<<shape.num_ctas, shape.num_threads, 0, stream>>>(window, num_segments);
-  return cudaGetLastError();
+  return launch(&l2pf_prefetch, &window, num_segments, shape, stream);
 }
 
 cudaError_t launch_prefetch(const InlineWindow& window, int num_segments, const LaunchShape& shape,
                             cudaStream_t stream) {
-  l2pf_prefetch_inline<<<shape.num_ctas, shape.num_threads, 0, stream>>>(window, num_segments);
-  return cudaGetLastError();
+  return launch(&l2pf_prefetch_inline, &window, num_segments, shape, stream);
 }
 
 cudaError_t add_prefetch_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <barrier>
-#include <sstream>
 #include <thread>
 
 #include "cuda_graph_view.h"

@@ -1,4 +1,3 @@
-#include <sstream>
 #include <tuple>
 
 #include "fake_cuda_fixture.h"

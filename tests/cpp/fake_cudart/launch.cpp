@@ -17,6 +17,14 @@ struct Configuration {
 };
 thread_local std::vector<Configuration> configurations;
 
+cudaError_t launch(const void* host_function, cudaStream_t stream) {
+  return call("cudaLaunchKernel", [&](Runtime& runtime) {
+    const auto name = runtime.kernel_names.find(host_function);
+    if (name == runtime.kernel_names.end()) return cudaErrorInvalidDeviceFunction;
+    return runtime.enqueue(stream, cudaGraphNodeTypeKernel, {.kernel = name->second});
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -56,11 +64,11 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_b
 }
 
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t, cudaStream_t stream) {
-  return call("cudaLaunchKernel", [&](Runtime& runtime) {
-    const auto name = runtime.kernel_names.find(kernel);
-    if (name == runtime.kernel_names.end()) return cudaErrorInvalidDeviceFunction;
-    return runtime.enqueue(stream, cudaGraphNodeTypeKernel, {.kernel = name->second});
-  });
+  return launch(kernel, stream);
+}
+
+cudaError_t cudaLaunchKernel(const void* host_function, dim3, dim3, void**, size_t, cudaStream_t stream) {
+  return launch(host_function, stream);
 }
 
 }  // extern "C"
