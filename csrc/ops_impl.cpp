@@ -67,6 +67,11 @@ void guarded(const Anchor& at, const Body& body, bool wanted = true) {
   }
 }
 
+void patch_where_it_lives(Table& table, int window_index, const WindowSetting& setting) {
+  const DeviceIndex device = table.device();
+  backend_of(device).patch_table(table, window_index, setting, current_place(device));
+}
+
 // Between window_begin and window_end of a capture.
 struct OpenWindow {
   Prefetch prefetch;
@@ -200,7 +205,25 @@ int64_t create_prefetcher(int64_t budget_bytes, bool all_gather, std::string for
 
 void destroy_prefetcher(int64_t prefetcher) { Registry::instance().destroy(prefetcher); }
 
-void invalidate(int64_t prefetcher) { Registry::instance().get(prefetcher)->invalidate(); }
+void invalidate(int64_t prefetcher) {
+  const auto target = Registry::instance().get(prefetcher);
+  // A capturing stream takes no copies: its graph and earlier ones then go on with what they hold.
+  target->invalidate(current_stream_is_capturing() ? Patch() : Patch(patch_where_it_lives));
+}
+
+void pause(int64_t prefetcher) {
+  const auto target = Registry::instance().get(prefetcher);
+  if (current_stream_is_capturing()) throw bad_argument("pause", "no capture in progress", "a capturing stream");
+  target->pause(patch_where_it_lives);
+  for (const UsedDevice& used : used_devices())
+    Outstanding::of(*used.backend).join(current_place(used.index), /*capture_id=*/0);
+}
+
+void resume(int64_t prefetcher) {
+  const auto target = Registry::instance().get(prefetcher);
+  if (current_stream_is_capturing()) throw bad_argument("resume", "no capture in progress", "a capturing stream");
+  target->resume(patch_where_it_lives);
+}
 
 void set_window(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode, int64_t collective_index,
                 int64_t budget_bytes, std::string form_word) {

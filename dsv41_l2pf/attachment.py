@@ -88,7 +88,7 @@ class Hook:
         if torch.compiler.is_compiling():
             self.l2pf_attachment.reason = COMPILED_WITH_HOOK
             return self._original(*args, **kwargs)
-        if not self.l2pf_attachment.installed:
+        if self.l2pf_attachment.prefetcher.is_paused or not self.l2pf_attachment.installed:
             return self._original(*args, **kwargs)
         num_tokens = self._count(args, kwargs)
         if not 0 < num_tokens <= self._max_tokens:

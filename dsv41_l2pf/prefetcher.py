@@ -46,6 +46,7 @@ class Prefetcher:
         self.sightings = Sightings()
         self.windows = Windows()
         self.handle = 0
+        self.is_paused = False
         self._attachment_ref: weakref.ref[Attachment] | None = None
         self._model_ids: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
         self._default_model_id = next(_model_ids)
@@ -89,7 +90,7 @@ class Prefetcher:
         Raises RuntimeError in strict mode when a frozen signature has no window, after the forward is over; never in
         place of an exception of the model.
         """
-        if not self.handle or self.windows.error:
+        if self.is_paused or not self.handle or self.windows.error:
             yield False
             return
         if self._calibration_reason is None:
@@ -177,9 +178,46 @@ class Prefetcher:
             self.invalidate()
 
     def invalidate(self) -> None:
-        """Brings every signature back to unlearned and lets go of the weights: call it when weights were replaced."""
+        """Brings every signature back to unlearned and lets go of the weights: call it when weights were replaced.
+
+        Graphs captured before run without prefetch from then on; eager forwards learn again, and so does what is
+        captured after them. The switch is ordered on the current stream: before memory is unmapped, synchronise with
+        what still replays on others. Called while the current stream is being captured, graphs keep what they have.
+        """
         if self.handle:
             torch.ops.dsv41.invalidate(self.handle)
+
+    def pause(self) -> None:
+        """Until `resume`: no window is launched, nothing is learned, and replays of captured graphs prefetch nothing.
+
+        Call it before weights are rewritten, offloaded or unmapped; it returns when no prefetch is running any more.
+        Pauses nest. Graphs captured while paused have no prefetch. A bare `l2_prefetch` is its caller's own, and is
+        not held back. Raises RuntimeError while the current stream is being captured, and when a device call fails;
+        the pause counts in the second case only.
+        """
+        if not self.handle:
+            return
+        self.is_paused = True
+        try:
+            torch.ops.dsv41.pause(self.handle)
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+        finally:
+            self.is_paused = self._read_is_paused()
+
+    def resume(self) -> None:
+        """Ends a pause. The last one gives every learned window its budget back, in captured graphs too.
+
+        The weights must be mapped again where they were, whatever is in them; if they moved, call `invalidate` first.
+        Raises RuntimeError without a pause, and while the current stream is being captured.
+        """
+        if self.handle:
+            torch.ops.dsv41.resume(self.handle)
+            self.is_paused = self._read_is_paused()
+
+    def _read_is_paused(self) -> bool:
+        entries = json.loads(torch.ops.dsv41.status())["prefetchers"]
+        return any(entry["paused"] for entry in entries if entry["prefetcher"] == self.handle)
 
     def set_window(
         self,
@@ -264,14 +302,14 @@ class Prefetcher:
         return hex(address) if attachment is None else attachment.weights.name_at(address)
 
     def status(self) -> dict:
-        """What the library knows of this prefetcher, and: attached, calibration (why the GPU is not
+        """What the library knows of this prefetcher (while `paused`, every budget shows as 0), and: attached, calibration (why the GPU is not
         calibrated, or ''), reason (why it is off, or ''), and what is not planned: skipped_weights (only rows
         are read), routed_weights (a router chooses), hidden_weights (compiled code hides who reads it; bytes by name).
         """
         everything = json.loads(torch.ops.dsv41.status())
         attachment = self._attachment
         mine = [entry for entry in everything["prefetchers"] if entry["prefetcher"] == self.handle]
-        found = mine[0] if mine else {"prefetcher": self.handle, "signatures": []}
+        found = mine[0] if mine else {"prefetcher": self.handle, "paused": False, "signatures": []}
         return {
             **found,
             "version": everything["version"],

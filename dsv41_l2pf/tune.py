@@ -181,6 +181,8 @@ def _find(prefetcher: Prefetcher, num_tokens: int | None, mode: str | None, roun
     """The one signature to tune, or why there is none."""
     if rounds < 2:
         return {}, f"tune: expected at least 2 rounds, got {rounds}"
+    if prefetcher.is_paused:
+        return {}, "tune: expected a prefetcher that is not paused, got one that is"
     planned = [entry for entry in prefetcher.status()["signatures"] if entry["windows"]]
     fitting = [
         entry
