@@ -36,7 +36,7 @@ void require_at_least(int64_t value, int64_t least, const char* op, const std::s
 // The budget of a call without one: the current forward's prefetcher knows, else `auto`.
 int64_t configured_budget(const Anchor& anchor) {
   const Forward* forward = current_forward();
-  const int64_t budget = forward ? Registry::instance().get(forward->handle())->options().budget_bytes : kAutoBudget;
+  const int64_t budget = forward ? forward->options().budget_bytes : kAutoBudget;
   return budget == kAutoBudget ? anchor.backend->auto_budget_bytes(anchor.place.device, 0) : budget;
 }
 
