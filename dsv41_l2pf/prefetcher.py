@@ -15,7 +15,9 @@ import torch
 
 from .attachment import Attachment
 from .calibration import current_gpu_reason
-from .config import Config
+from .checks import is_whole, rejected, require
+from .collectives import KINDS
+from .config import FORMS, Config
 from .report import Report
 from .tune import DEFAULT_ROUNDS, tune
 from .tuning import Tuning, load, save
@@ -42,6 +44,7 @@ class Prefetcher:
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = Config.from_env() if config is None else config
+        require(isinstance(self.config, Config), "config", "a Config or None", config)
         self.reason = ""
         self.sightings = Sightings()
         self.windows = Windows()
@@ -77,9 +80,12 @@ class Prefetcher:
         if model is None:
             attachment = self._attachment
             return self._default_model_id if attachment is None else attachment.model_id
-        if model not in self._model_ids:
-            self._model_ids[model] = next(_model_ids)
-        return self._model_ids[model]
+        try:
+            if model not in self._model_ids:
+                self._model_ids[model] = next(_model_ids)
+            return self._model_ids[model]
+        except TypeError:  # no weak reference to it: an engine may pass what stands for a model, but no text
+            raise rejected("model", "a torch.nn.Module or None", model) from None
 
     @contextmanager
     def forward(
@@ -131,7 +137,11 @@ class Prefetcher:
         input_of(*args, **kwargs): the tensor that is sent; the first tensor argument when None.
         accepts(*args, **kwargs): whether the transport takes the call; one that it declines, or for which `accepts`
         raises, is not numbered. A `stream` keyword holding a torch.cuda.Stream is the stream that the window is on.
+
+        Raises ValueError when `fn` is not callable and when `kind` is none of those that the operators know.
         """
+        require(callable(fn), "fn", "a callable", fn)
+        require(kind in KINDS, "kind", "one of " + ", ".join(KINDS), kind)
         if not self.handle:
             return fn
 
@@ -165,7 +175,7 @@ class Prefetcher:
     def attach(self, model: torch.nn.Module, mode: str = "decode") -> None:
         """Hooks `model`'s forward; see `dsv41_l2pf.attach`."""
         if self._attachment is not None:
-            raise ValueError("this prefetcher is attached to a model already: detach() it, or make another one")
+            raise ValueError("attach: expected a prefetcher without a model, got one that is attached: detach() it first")
         if self.handle:
             self._attachment_ref = weakref.ref(Attachment(self, model, mode))
 
@@ -229,7 +239,15 @@ class Prefetcher:
         form: str = "",
         model: torch.nn.Module | None = None,
     ) -> None:
-        """Changes one learned window, in live graphs too. budget_bytes 0: off, -1: as configured. form "": kept."""
+        """Changes one learned window, in live graphs too. budget_bytes 0: off, -1: as configured. form "": kept.
+
+        Raises ValueError for values out of range, and when the signature or the window was not learned.
+        """
+        require(is_whole(collective_index, 0), "collective_index", "a whole number >= 0", collective_index)
+        require(is_whole(num_tokens, 0), "num_tokens", "a whole number >= 0", num_tokens)
+        require(is_whole(budget_bytes, -1), "budget_bytes", "bytes >= 0, or -1 for as configured", budget_bytes)
+        require(form in ("", *FORMS), "form", "'' or one of " + ", ".join(FORMS), form)
+        require(isinstance(mode, str), "mode", "a text", mode)
         if self.handle:
             model_id = self.model_id(model)
             torch.ops.dsv41.set_window(
@@ -290,6 +308,8 @@ class Prefetcher:
 
         model: the module, or the number that `status` shows for it.
         """
+        require(is_whole(num_tokens, 0), "num_tokens", "a whole number >= 0", num_tokens)
+        require(isinstance(mode, str), "mode", "a text", mode)
         if not self.handle:
             return []
         model_id = model if isinstance(model, int) else self.model_id(model)
@@ -298,6 +318,7 @@ class Prefetcher:
 
     def weight_name(self, address: int) -> str:
         """The qualified name of the attached model's weight at `address`, else the address in hexadecimal."""
+        require(is_whole(address, 0), "address", "a whole number >= 0", address)
         attachment = self._attachment
         return hex(address) if attachment is None else attachment.weights.name_at(address)
 
@@ -334,8 +355,9 @@ def attach(model: torch.nn.Module, config: Config | None = None, *, mode: str = 
     config: the settings; None reads the environment. With DSV41_L2_PREFETCH=0 nothing is installed and the
     prefetcher's status says so. mode: decode, target_verify or draft_extend, optionally with a /variant.
 
-    Raises ValueError when `model` is attached already, and when `mode` is not decode-like.
+    Raises ValueError when `model` is no module or attached already, and when `mode` is not decode-like.
     """
+    Attachment.check(model, mode)
     prefetcher = Prefetcher(config)
     prefetcher.attach(model, mode)
     return prefetcher
