@@ -251,6 +251,10 @@ std::vector<int64_t> plan_segments(int64_t prefetcher, int64_t model, int64_t nu
 
 #ifdef L2PF_WITH_CUDA
 
+// More than any device has; what comes from a file is not believed further.
+constexpr int64_t kMaxPieceBytes = 1 << 24;
+constexpr double kMaxFillGbps = 1e6;
+
 std::string calibration_key(int64_t device) {
   require_at_least(device, 0, "calibration_key", "device");
   return to_json(l2pf::calibration_key(static_cast<DeviceIndex>(device)), L2PF_VERSION);
@@ -270,6 +274,10 @@ void apply_calibration(int64_t device, std::string form_word, int64_t num_ctas, 
   require_at_least(num_ctas, 1, op, "num_ctas");
   require_at_least(piece_bytes, kSegmentAlignment, op, "piece_bytes");
   require_at_least(hot_knee_bytes, 0, op, "hot_knee_bytes");
+  if (piece_bytes > kMaxPieceBytes)
+    throw bad_argument(op, "`piece_bytes` of at most " + std::to_string(kMaxPieceBytes), std::to_string(piece_bytes));
+  if (!(fill_gbps >= 0 && fill_gbps <= kMaxFillGbps))
+    throw bad_argument(op, "`fill_gbps` in [0, 1e6]", std::to_string(fill_gbps));
   if (start_delay_ns < 0 || start_delay_ns > 100'000)
     throw bad_argument(op, "`start_delay_ns` in [0, 100000]", std::to_string(start_delay_ns));
   const auto known = require_word(form(form_word), op, "`form` to be one of " + forms(), form_word);

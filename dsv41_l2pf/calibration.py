@@ -150,9 +150,19 @@ def _obtain(index: int, force: bool) -> Calibration:
     key = json.loads(torch.ops.dsv41.calibration_key(index))
     path = cache_file(key)
     calibration = None if force else _cached(path, key)
-    if calibration is None:
-        calibration = Calibration.from_dict(json.loads(torch.ops.dsv41.calibrate(index)))
-        _store(path, calibration)
+    if calibration is not None:
+        try:
+            _apply(index, calibration)
+            return calibration
+        except (ValueError, RuntimeError) as error:
+            logger.warning("dsv41_l2pf: %s is not used, measuring again: %s", path, str(error).splitlines()[0])
+    calibration = Calibration.from_dict(json.loads(torch.ops.dsv41.calibrate(index)))
+    _store(path, calibration)
+    _apply(index, calibration)
+    return calibration
+
+
+def _apply(index: int, calibration: Calibration) -> None:
     torch.ops.dsv41.apply_calibration(
         index,
         calibration.form,
@@ -163,7 +173,6 @@ def _obtain(index: int, force: bool) -> Calibration:
         calibration.chosen_fill_gbps,
         calibration.partition_of_sm,
     )
-    return calibration
 
 
 def cache_file(key: dict) -> Path:
