@@ -175,7 +175,9 @@ class Prefetcher:
     def attach(self, model: torch.nn.Module, mode: str = "decode") -> None:
         """Hooks `model`'s forward; see `dsv41_l2pf.attach`."""
         if self._attachment is not None:
-            raise ValueError("attach: expected a prefetcher without a model, got one that is attached: detach() it first")
+            raise ValueError(
+                "attach: expected a prefetcher without a model, got one that is attached: detach() it first"
+            )
         if self.handle:
             self._attachment_ref = weakref.ref(Attachment(self, model, mode))
 
@@ -323,9 +325,10 @@ class Prefetcher:
         return hex(address) if attachment is None else attachment.weights.name_at(address)
 
     def status(self) -> dict:
-        """What the library knows of this prefetcher (while `paused`, every budget shows as 0), and: attached, calibration (why the GPU is not
-        calibrated, or ''), reason (why it is off, or ''), and what is not planned: skipped_weights (only rows
-        are read), routed_weights (a router chooses), hidden_weights (compiled code hides who reads it; bytes by name).
+        """What the library knows of this prefetcher (while `paused`, every budget shows as 0), and: attached,
+        calibration (why the GPU is not calibrated, or ''), reason (why it is off, or ''), and what is not planned:
+        skipped_weights (only rows are read), routed_weights (a router chooses), hidden_weights (compiled code hides
+        who reads it; bytes by name).
         """
         everything = json.loads(torch.ops.dsv41.status())
         attachment = self._attachment

@@ -110,7 +110,7 @@ def test_any_tensors_and_budgets():
 def test_any_signatures_handles_and_settings():
     def run(how):
         @how
-        @given(any_int64, any_int64, any_int64, modes, any_int64, any_int64, any_text, st.lists(odd_tensors, max_size=4))
+        @given(*[any_int64] * 3, modes, any_int64, any_int64, any_text, st.lists(odd_tensors, max_size=4))
         def survives(offset, model, num_tokens, mode, index, budget, text, weights):
             handle = attempt(ops.create_prefetcher, budget, True, "auto", "auto", num_tokens, bool(model % 2), False)
             if handle is None:

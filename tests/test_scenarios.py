@@ -137,9 +137,8 @@ assert os.waitpid(child, 0)[1] == 0
 def test_parent_and_child_both_work_after_a_fork(before):
     """Report 30, the half that needs no GPU."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}  # torch's own pool does not survive a fork
-    result = subprocess.run(
-        [sys.executable, "-c", FORK.format(before=before)], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60
-    )
+    program = [sys.executable, "-c", FORK.format(before=before)]
+    result = subprocess.run(program, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr[-2000:]
 
 

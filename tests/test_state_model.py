@@ -4,7 +4,14 @@ import pytest
 import torch
 from fuzzing import LONG_SECONDS, search
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from state_model import Options, Process
 
 import dsv41_l2pf as l2pf
