@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan.h"
@@ -37,17 +39,34 @@ struct WindowSetting {
   friend bool operator==(const WindowSetting&, const WindowSetting&) = default;
 };
 
-// Device copy of a plan. Keeps the plan, and through it the weights, alive; freed by its last owner, which
-// may be a graph.
+// Device copy of a plan. Keeps the plan, and through it the weights, alive until it is retired; freed by its last
+// owner, which may be a graph.
 class Table {
  public:
-  explicit Table(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
+  explicit Table(std::shared_ptr<const Plan> plan)
+      : device_(plan->device), num_windows_(static_cast<int>(plan->windows.size())), plan_(std::move(plan)) {}
   virtual ~Table() = default;
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
-  const Plan& plan() const { return *plan_; }
+
+  DeviceIndex device() const { return device_; }
+  int num_windows() const { return num_windows_; }
+  // Null once retired.
+  std::shared_ptr<const Plan> plan() const {
+    const std::lock_guard lock(mutex_);
+    return plan_;
+  }
+  // Lets go of the plan; whoever calls has switched every window off for good. The caller drops what it is given
+  // outside its locks.
+  [[nodiscard]] std::shared_ptr<const Plan> retire() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(plan_, nullptr);
+  }
 
  private:
+  const DeviceIndex device_;
+  const int num_windows_;
+  mutable std::mutex mutex_;
   std::shared_ptr<const Plan> plan_;
 };
 

@@ -25,6 +25,12 @@ int Forward::window_for(CollectiveKind kind, DeviceIndex device) {
   return snapshot_.plan->window_index(index);
 }
 
+bool Forward::is_backed(int window_index) {
+  const bool backed = snapshot_.plan->windows[window_index].is_backed();
+  num_unbacked_ += !backed;
+  return backed;
+}
+
 Prefetch Forward::prefetch(int window_index) const { return {snapshot_.table, window_index, {}, snapshot_.form}; }
 
 void Forward::follow_capture() {
@@ -63,13 +69,14 @@ void Forward::collective_begin(CollectiveKind kind, Backend& backend, const Plac
         ++num_off_;
         return;
       }
+      if (!is_backed(window_index)) return;
       backend.mark(place);
       open_window_index_ = window_index;
       return;
     }
     auto& outstanding = Outstanding::of(backend);
     outstanding.join(place, 0);
-    if (window_index >= 0) {
+    if (window_index >= 0 && is_backed(window_index)) {
       outstanding.fork(prefetch(window_index), place);
       ++num_launched_;
     }
@@ -112,6 +119,7 @@ void Forward::close() {
                        .num_collectives = num_collectives_,
                        .num_launched = num_launched_,
                        .num_off = num_off_,
+                       .num_unbacked = num_unbacked_,
                        .sequence_differs = sequence_differs_,
                        .recording = std::move(recording_),
                        .timers = std::move(timers_),

@@ -33,12 +33,16 @@ class Forward {
   void close();
 
   int64_t handle() const { return handle_; }
+  // Of its prefetcher, which the forward keeps alive.
+  const PrefetcherOptions& options() const { return prefetcher_->options(); }
   const Signature& signature() const { return signature_; }
   int64_t num_collectives() const { return num_collectives_; }
   // Whether its own end is still inside the capture that its operators are in, if any.
   bool began_in_capture() const { return began_in_capture_; }
 
  private:
+  // Whether the window may be launched; counts it when its weights are gone.
+  bool is_backed(int window_index);
   // The plan's window for the collective just numbered, or -1: no plan, past the plan, or not what was learned.
   int window_for(CollectiveKind kind, DeviceIndex device);
   Prefetch prefetch(int window_index) const;
@@ -58,6 +62,7 @@ class Forward {
   int64_t num_collectives_ = 0;
   int64_t num_launched_ = 0;
   int64_t num_off_ = 0;
+  int64_t num_unbacked_ = 0;
   bool sequence_differs_ = false;
   int open_window_index_ = -1;  // capturing: the window that collective_end attaches
   Recording recording_;

@@ -24,6 +24,8 @@ STABLE_TORCH_LIBRARY(dsv41, m) {
       "bool back_to_back, bool strict) -> int");
   m.def("destroy_prefetcher(int prefetcher) -> ()");
   m.def("invalidate(int prefetcher) -> ()");
+  m.def("pause(int prefetcher) -> ()");
+  m.def("resume(int prefetcher) -> ()");
   m.def(
       "set_window(int prefetcher, int model, int num_tokens, str mode, int collective_index, int budget_bytes, "
       "str form) -> ()");
@@ -57,6 +59,8 @@ STABLE_TORCH_LIBRARY_IMPL(dsv41, CompositeExplicitAutograd, m) {
   m.impl("create_prefetcher", TORCH_BOX(&create_prefetcher));
   m.impl("destroy_prefetcher", TORCH_BOX(&destroy_prefetcher));
   m.impl("invalidate", TORCH_BOX(&invalidate));
+  m.impl("pause", TORCH_BOX(&l2pf::ops::pause));  // unistd.h has a pause too
+  m.impl("resume", TORCH_BOX(&resume));
   m.impl("set_window", TORCH_BOX(&set_window));
   m.impl("plan_segments", TORCH_BOX(&plan_segments));
   m.impl("calibration_key", TORCH_BOX(&calibration_key));

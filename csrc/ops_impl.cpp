@@ -36,7 +36,7 @@ void require_at_least(int64_t value, int64_t least, const char* op, const std::s
 // The budget of a call without one: the current forward's prefetcher knows, else `auto`.
 int64_t configured_budget(const Anchor& anchor) {
   const Forward* forward = current_forward();
-  const int64_t budget = forward ? Registry::instance().get(forward->handle())->options().budget_bytes : kAutoBudget;
+  const int64_t budget = forward ? forward->options().budget_bytes : kAutoBudget;
   return budget == kAutoBudget ? anchor.backend->auto_budget_bytes(anchor.place.device, 0) : budget;
 }
 
@@ -65,6 +65,11 @@ void guarded(const Anchor& at, const Body& body, bool wanted = true) {
   } catch (const std::exception& error) {
     latch_device_off(at.place.device, error.what());
   }
+}
+
+void patch_where_it_lives(Table& table, int window_index, const WindowSetting& setting) {
+  const DeviceIndex device = table.device();
+  backend_of(device).patch_table(table, window_index, setting, current_place(device));
 }
 
 // Between window_begin and window_end of a capture.
@@ -200,7 +205,25 @@ int64_t create_prefetcher(int64_t budget_bytes, bool all_gather, std::string for
 
 void destroy_prefetcher(int64_t prefetcher) { Registry::instance().destroy(prefetcher); }
 
-void invalidate(int64_t prefetcher) { Registry::instance().get(prefetcher)->invalidate(); }
+void invalidate(int64_t prefetcher) {
+  const auto target = Registry::instance().get(prefetcher);
+  // A capturing stream takes no copies: its graph and earlier ones then go on with what they hold.
+  target->invalidate(current_stream_is_capturing() ? Patch() : Patch(patch_where_it_lives));
+}
+
+void pause(int64_t prefetcher) {
+  const auto target = Registry::instance().get(prefetcher);
+  if (current_stream_is_capturing()) throw bad_argument("pause", "no capture in progress", "a capturing stream");
+  target->pause(patch_where_it_lives);
+  for (const UsedDevice& used : used_devices())
+    Outstanding::of(*used.backend).join(current_place(used.index), /*capture_id=*/0);
+}
+
+void resume(int64_t prefetcher) {
+  const auto target = Registry::instance().get(prefetcher);
+  if (current_stream_is_capturing()) throw bad_argument("resume", "no capture in progress", "a capturing stream");
+  target->resume(patch_where_it_lives);
+}
 
 void set_window(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode, int64_t collective_index,
                 int64_t budget_bytes, std::string form_word) {
@@ -228,6 +251,10 @@ std::vector<int64_t> plan_segments(int64_t prefetcher, int64_t model, int64_t nu
 
 #ifdef L2PF_WITH_CUDA
 
+// More than any device has; what comes from a file is not believed further.
+constexpr int64_t kMaxPieceBytes = 1 << 24;
+constexpr double kMaxFillGbps = 1e6;
+
 std::string calibration_key(int64_t device) {
   require_at_least(device, 0, "calibration_key", "device");
   return to_json(l2pf::calibration_key(static_cast<DeviceIndex>(device)), L2PF_VERSION);
@@ -247,6 +274,10 @@ void apply_calibration(int64_t device, std::string form_word, int64_t num_ctas, 
   require_at_least(num_ctas, 1, op, "num_ctas");
   require_at_least(piece_bytes, kSegmentAlignment, op, "piece_bytes");
   require_at_least(hot_knee_bytes, 0, op, "hot_knee_bytes");
+  if (piece_bytes > kMaxPieceBytes)
+    throw bad_argument(op, "`piece_bytes` of at most " + std::to_string(kMaxPieceBytes), std::to_string(piece_bytes));
+  if (!(fill_gbps >= 0 && fill_gbps <= kMaxFillGbps))
+    throw bad_argument(op, "`fill_gbps` in [0, 1e6]", std::to_string(fill_gbps));
   if (start_delay_ns < 0 || start_delay_ns > 100'000)
     throw bad_argument(op, "`start_delay_ns` in [0, 100000]", std::to_string(start_delay_ns));
   const auto known = require_word(form(form_word), op, "`form` to be one of " + forms(), form_word);

@@ -30,6 +30,8 @@ int64_t create_prefetcher(int64_t budget_bytes, bool all_gather, std::string for
                           int64_t max_tokens, bool back_to_back, bool strict);
 void destroy_prefetcher(int64_t prefetcher);
 void invalidate(int64_t prefetcher);
+void pause(int64_t prefetcher);
+void resume(int64_t prefetcher);
 void set_window(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode, int64_t collective_index,
                 int64_t budget_bytes, std::string form);
 std::vector<int64_t> plan_segments(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode);

@@ -56,11 +56,24 @@ DeviceIndex device_of(const Tensor& tensor, const char* op, const char* argument
 
 // A tensor of its own on the same storage: it outlives `param.data = ...`, which a hold on the parameter would not.
 std::shared_ptr<const void> hold_storage(const Tensor& tensor) {
-  const int64_t size = 0;
+  const int64_t size = 1;  // an empty tensor would not say where its storage is
   const int64_t stride = 1;
   AtenTensorHandle held = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), 1, &size, &stride, 0, &held));
   return std::make_shared<const Tensor>(held);
+}
+
+// Whether the storage that `segment` holds still has its bytes where they were: `resize_` frees and moves them.
+bool backed_by_storage(const Segment& segment) {
+  const auto* held = static_cast<const Tensor*>(segment.owner.get());
+  void* data = nullptr;
+  int64_t storage_bytes = 0;
+  // The size first: torch logs an error for the address of an emptied storage.
+  if (aoti_torch_get_storage_size(held->get(), &storage_bytes) != AOTI_TORCH_SUCCESS || storage_bytes == 0)
+    return false;
+  if (aoti_torch_get_data_ptr(held->get(), &data) != AOTI_TORCH_SUCCESS) return false;
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  return data && begin <= segment.address && segment.end() <= begin + static_cast<uintptr_t>(storage_bytes);
 }
 
 }  // namespace
@@ -111,7 +124,10 @@ WeightSegment segment_of(const Tensor& weight, const char* op, bool keep_alive) 
   result.is_dense = covered.kind != ViewKind::kNotDense;
   if (covered.kind != ViewKind::kDense) return result;
   result.segment = covered.segment;
-  if (keep_alive) result.segment->owner = hold_storage(weight);
+  if (keep_alive) {
+    result.segment->owner = hold_storage(weight);
+    result.segment->backed_by_owner = backed_by_storage;
+  }
   return result;
 }
 

@@ -25,6 +25,10 @@ std::optional<size_t> first_evicted(const RecordedCollective& collective, int64_
 
 }  // namespace
 
+bool Window::is_backed() const {
+  return std::all_of(segments.begin(), segments.end(), [](const Segment& segment) { return segment.is_backed(); });
+}
+
 int Plan::window_index(int64_t collective_index) const {
   const auto it = std::lower_bound(windows.begin(), windows.end(), collective_index,
                                    [](const Window& w, int64_t index) { return w.collective_index < index; });

@@ -21,6 +21,9 @@ struct Window {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::vector<Segment> segments;  // in reading order, not cut to a budget: budgets change without a new plan
   int64_t num_bytes = 0;          // of all segments
+
+  // False once a storage that is held was emptied or moved: prefetching it could fault.
+  bool is_backed() const;
 };
 
 // Immutable on the host; a table is its device copy.

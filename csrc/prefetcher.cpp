@@ -1,6 +1,8 @@
 #include "prefetcher.h"
 
 #include <algorithm>
+#include <exception>
+#include <utility>
 
 namespace l2pf {
 
@@ -17,7 +19,9 @@ void Prefetcher::finish(const Signature& signature, ForwardResult result, Backen
   Learned replaced;  // released after the lock
   const std::lock_guard lock(mutex_);
   auto& state = signatures_[signature];
-  if (backend && !state.latched_off()) {
+  // What pauses meanwhile may have replaced the weights that this forward saw.
+  if (is_paused() && !result.captured) result.aborted = true;
+  if (backend && !state.latched_off() && !is_paused()) {
     if (state.wants_plan(result)) replaced = learn(state, result, *backend, place);
     // The timers still are those of the forward before: this one's are not done yet.
     if (!result.captured) refresh_budgets(state, *backend, place);
@@ -39,6 +43,8 @@ Learned Prefetcher::learn(SignatureState& state, ForwardResult& result, Backend&
       initial.push_back({configured_limit(window, state, backend, plan->device), options_.form});
     auto settings = state.carried_settings(*plan, initial);
     auto table = plan->windows.empty() ? nullptr : backend.make_table(plan, settings, place);
+    std::erase_if(tables_, [](const auto& made) { return made.expired(); });
+    if (table) tables_.push_back(table);
     return state.learn({std::move(plan), std::move(table), std::move(settings), {}, std::move(result.recording)});
   } catch (const std::exception& error) {
     state.latch_off(error.what());
@@ -68,10 +74,68 @@ void Prefetcher::latch_off(const Signature& signature, uint64_t generation, cons
   if (state.generation() == generation) state.latch_off(reason);
 }
 
-void Prefetcher::invalidate() {
-  std::vector<Learned> dying;  // released after the lock
+namespace {
+
+void switch_off(Table& table, const Patch& patch) {
+  for (int i = 0; i < table.num_windows(); ++i) patch(table, i, {0, Form::kAuto});
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<Table>> Prefetcher::live_tables() {
+  std::vector<std::shared_ptr<Table>> live;
+  for (const auto& made : tables_)
+    if (auto table = made.lock()) live.push_back(std::move(table));
+  return live;
+}
+
+void Prefetcher::invalidate(const Patch& patch) {
+  std::vector<Learned> dying;  // these are released after the lock
+  std::vector<std::shared_ptr<Table>> live;
+  std::vector<std::shared_ptr<const Plan>> retired;
   const std::lock_guard lock(mutex_);
   for (auto& [signature, state] : signatures_) dying.push_back(state.invalidate());
+  if (!patch) return;
+  live = live_tables();
+  for (const auto& table : live) {
+    try {
+      switch_off(*table, patch);
+      retired.push_back(table->retire());
+    } catch (const BackendError&) {
+      // Its windows are as they were, and so is its hold on what they read.
+    }
+  }
+}
+
+void Prefetcher::pause(const Patch& patch) {
+  std::vector<std::shared_ptr<Table>> live;  // released after the lock
+  std::exception_ptr first_error;
+  const std::lock_guard lock(mutex_);
+  if (++num_pauses_ > 1) return;
+  live = live_tables();
+  for (const auto& table : live) {
+    try {
+      switch_off(*table, patch);
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
+    }
+  }
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+void Prefetcher::resume(const Patch& patch) {
+  const std::lock_guard lock(mutex_);
+  if (!is_paused()) throw std::invalid_argument("expected a paused prefetcher, got one that is not paused");
+  if (--num_pauses_ > 0) return;
+  for (auto& [signature, state] : signatures_) {
+    if (!state.table()) continue;
+    try {
+      for (size_t i = 0; i < state.settings().size(); ++i)
+        patch(*state.table(), static_cast<int>(i), state.settings()[i]);
+    } catch (const std::exception& error) {
+      state.latch_off(error.what());
+    }
+  }
 }
 
 const SignatureState& Prefetcher::planned_locked(const Signature& signature) const {
@@ -101,7 +165,7 @@ void Prefetcher::set_window(const Signature& signature, int64_t collective_index
   setting.byte_limit = budget_bytes == kAutoBudget ? configured_limit(window, state, backend, state.plan()->device)
                                                    : std::min(window.num_bytes, budget_bytes);
   if (form) setting.form = *form;
-  backend.patch_table(*state.table(), window_index, setting, place);
+  if (!is_paused()) backend.patch_table(*state.table(), window_index, setting, place);
   state.set_setting(window_index, setting);
   state.pin(window_index);
 }

@@ -43,7 +43,8 @@ std::vector<Segment> cut_to_budget(const std::vector<Segment>& segments, int64_t
   int64_t left = budget_bytes & ~(kSegmentAlignment - 1);
   for (const Segment& segment : segments) {
     if (left <= 0) break;
-    cut.push_back({segment.address, std::min(segment.num_bytes, left), segment.owner});
+    cut.push_back(segment);
+    cut.back().num_bytes = std::min(segment.num_bytes, left);
     left -= cut.back().num_bytes;
   }
   return cut;

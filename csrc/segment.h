@@ -15,12 +15,15 @@ inline constexpr DeviceIndex kCpu = -1;
 // Both ends of a segment are multiples of this: the bulk hint faults on anything less.
 inline constexpr int64_t kSegmentAlignment = 16;
 
-// One dense range of weight memory. `owner` keeps the memory mapped for as long as something may read it.
+// One dense range of weight memory. `owner` keeps the memory mapped for as long as something may read it, unless the
+// owner itself was emptied (a storage resized to nothing): `backed_by_owner`, where there is one, tells.
 struct Segment {
   uintptr_t address = 0;
   int64_t num_bytes = 0;
   std::shared_ptr<const void> owner;
+  bool (*backed_by_owner)(const Segment&) = nullptr;
 
+  bool is_backed() const { return !backed_by_owner || backed_by_owner(*this); }
   uintptr_t end() const { return address + static_cast<uintptr_t>(num_bytes); }
   bool contains(const Segment& other) const { return address <= other.address && other.end() <= end(); }
   friend bool operator==(const Segment& a, const Segment& b) {

@@ -92,6 +92,10 @@ void SignatureState::finish_capture(const ForwardResult& result) {
     reason_ = why_no_window(*plan());
   } else if (result.num_off == static_cast<int64_t>(plan()->windows.size())) {
     reason_ = "every window was off before the capture: this graph runs without prefetch";
+  } else if (result.num_unbacked > 0) {
+    reason_ = "the weights of " + std::to_string(result.num_unbacked) + " of " +
+              std::to_string(plan()->windows.size()) +
+              " windows were freed or moved: call invalidate() and capture again";
   } else if (result.num_launched + result.num_off < static_cast<int64_t>(plan()->windows.size())) {
     reason_ = "mismatch: " + std::to_string(result.num_launched) + " of " + std::to_string(plan()->windows.size()) +
               " windows became nodes";

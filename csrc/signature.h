@@ -41,6 +41,7 @@ struct ForwardResult {
   int64_t num_collectives = 0;
   int64_t num_launched = 0;
   int64_t num_off = 0;                         // windows left out of a capture because they are off
+  int64_t num_unbacked = 0;                    // windows left out because their weights were freed or moved
   bool sequence_differs = false;               // a collective of another kind, or past the plan
   Recording recording;                         // empty unless the forward was learning
   std::vector<std::shared_ptr<Timer>> timers;  // one a collective, or none

@@ -33,7 +33,7 @@ void write_signature_key(JsonWriter& json, const Signature& signature) {
   json.member("model", signature.model).member("num_tokens", signature.num_tokens).member("mode", signature.mode);
 }
 
-void write_windows(JsonWriter& json, const SignatureState& state) {
+void write_windows(JsonWriter& json, const SignatureState& state, bool paused) {
   json.key("windows").begin_array();
   for (size_t i = 0; state.plan() && i < state.plan()->windows.size(); ++i) {
     const Window& window = state.plan()->windows[i];
@@ -42,7 +42,7 @@ void write_windows(JsonWriter& json, const SignatureState& state) {
         .member("kind", to_string(window.kind))
         .member("num_segments", window.segments.size())
         .member("window_bytes", window.num_bytes)
-        .member("budget_bytes", state.settings()[i].byte_limit)
+        .member("budget_bytes", paused ? 0 : state.settings()[i].byte_limit)
         .member("form", to_string(state.settings()[i].form))
         .member("window_us", state.window_us(window.collective_index))
         .end_object();
@@ -56,7 +56,7 @@ int64_t planned_bytes(const SignatureState& state) {
   return planned;
 }
 
-void write_signature(JsonWriter& json, const Signature& signature, const SignatureState& state) {
+void write_signature(JsonWriter& json, const Signature& signature, const SignatureState& state, bool paused) {
   json.begin_object();
   write_signature_key(json, signature);
   const Plan* plan = state.plan().get();
@@ -65,7 +65,7 @@ void write_signature(JsonWriter& json, const Signature& signature, const Signatu
       .member("latched_off", state.latched_off())
       .member("num_collectives", plan ? plan->num_collectives() : 0)
       .member("num_windows", plan ? plan->windows.size() : 0)
-      .member("planned_bytes", planned_bytes(state))
+      .member("planned_bytes", paused ? 0 : planned_bytes(state))
       .member("prologue_bytes", plan ? plan->dropped_prologue_bytes : 0)
       .member("evicted_bytes", plan ? plan->evicted_bytes : 0)
       .member("num_other_device", plan ? plan->num_other_device : 0)
@@ -73,7 +73,7 @@ void write_signature(JsonWriter& json, const Signature& signature, const Signatu
       .member("num_eager", state.num_eager())
       .member("num_captures", state.num_captures())
       .member("num_launched", state.num_launched());
-  write_windows(json, state);
+  write_windows(json, state, paused);
   json.end_object();
 }
 
@@ -88,10 +88,12 @@ void write_prefetcher(JsonWriter& json, int64_t handle, const Prefetcher& prefet
       .member("max_tokens", options.max_tokens)
       .member("back_to_back", options.plan.back_to_back)
       .member("strict", options.strict)
+      .member("paused", prefetcher.is_paused())
       .key("signatures")
       .begin_array();
-  prefetcher.for_each(
-      [&](const Signature& signature, const SignatureState& state) { write_signature(json, signature, state); });
+  prefetcher.for_each([&](const Signature& signature, const SignatureState& state) {
+    write_signature(json, signature, state, prefetcher.is_paused());
+  });
   json.end_array().end_object();
 }
 

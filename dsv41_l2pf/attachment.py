@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .checks import rejected, require
 from .compiled import COMPILED_WITH_HOOK, hidden_weights
 from .learn import learn_mode
 from .tokens import token_counter
@@ -25,13 +26,19 @@ class Attachment:
     Both `model(...)` and `model.forward(...)` go through it. The model owns it, through the hook.
     """
 
-    def __init__(self, prefetcher: Prefetcher, model: torch.nn.Module, mode: str) -> None:
-        if mode.partition("/")[0] not in DECODE_LIKE:
-            allowed = ", ".join(DECODE_LIKE)
-            raise ValueError(f"mode: expected one of {allowed}, with or without a /variant, got {mode!r}")
+    @staticmethod
+    def check(model: torch.nn.Module, mode: str) -> None:
+        """Raises ValueError when `model` cannot be attached, or not in this mode."""
+        require(isinstance(model, torch.nn.Module), "model", "a torch.nn.Module", model)
+        if not isinstance(mode, str) or mode.partition("/")[0] not in DECODE_LIKE:
+            raise rejected("mode", f"one of {', '.join(DECODE_LIKE)}, with or without a /variant", mode)
         earlier = getattr(model.forward, "l2pf_attachment", None)  # functools.wraps carries it through later wrappers
         if earlier is not None and earlier.installed:
-            raise ValueError(f"this {type(model).__name__} is attached to a prefetcher already: detach() that first")
+            name = type(model).__name__
+            raise ValueError(f"model: expected one that is not attached, got a {name} that is: detach() that first")
+
+    def __init__(self, prefetcher: Prefetcher, model: torch.nn.Module, mode: str) -> None:
+        self.check(model, mode)
         self.installed = True
         self.reason = ""
         self.prefetcher = prefetcher
@@ -87,7 +94,7 @@ class Hook:
         if torch.compiler.is_compiling():
             self.l2pf_attachment.reason = COMPILED_WITH_HOOK
             return self._original(*args, **kwargs)
-        if not self.l2pf_attachment.installed:
+        if self.l2pf_attachment.prefetcher.is_paused or not self.l2pf_attachment.installed:
             return self._original(*args, **kwargs)
         num_tokens = self._count(args, kwargs)
         if not 0 < num_tokens <= self._max_tokens:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .checks import is_number, require
+from .checks import is_number, is_whole, require
 from .config import FORMS, cache_dir
 from .files import read_json, write_json
 
@@ -65,9 +65,9 @@ class Calibration:
             _require(isinstance(found[name], str), name, "a text", found[name])
         _require(found["form"] in FORMS and found["form"] != "auto", "form", f"one of {FORMS[1:]}", found["form"])
         for name in ("driver", "l2_bytes", "window_bytes", "hot_knee_bytes", "num_ctas", "piece_bytes"):
-            _require(type(found[name]) is int and found[name] > 0, name, "a whole number > 0", found[name])
+            _require(is_whole(found[name], 1), name, "a whole number > 0", found[name])
         delay = found["start_delay_ns"]
-        _require(type(delay) is int and delay >= 0, "start_delay_ns", "a whole number >= 0", delay)
+        _require(is_whole(delay, 0), "start_delay_ns", "a whole number >= 0", delay)
         for name in ("dram_read_gbps", "cold_us", "hot_us", "chosen_fill_gbps"):
             _require(is_number(found[name]) and found[name] > 0, name, "a number > 0", found[name])
         for name in ("after_us", "collective_slowdown"):
@@ -150,9 +150,19 @@ def _obtain(index: int, force: bool) -> Calibration:
     key = json.loads(torch.ops.dsv41.calibration_key(index))
     path = cache_file(key)
     calibration = None if force else _cached(path, key)
-    if calibration is None:
-        calibration = Calibration.from_dict(json.loads(torch.ops.dsv41.calibrate(index)))
-        _store(path, calibration)
+    if calibration is not None:
+        try:
+            _apply(index, calibration)
+            return calibration
+        except (ValueError, RuntimeError) as error:
+            logger.warning("dsv41_l2pf: %s is not used, measuring again: %s", path, str(error).splitlines()[0])
+    calibration = Calibration.from_dict(json.loads(torch.ops.dsv41.calibrate(index)))
+    _store(path, calibration)
+    _apply(index, calibration)
+    return calibration
+
+
+def _apply(index: int, calibration: Calibration) -> None:
     torch.ops.dsv41.apply_calibration(
         index,
         calibration.form,
@@ -163,7 +173,6 @@ def _obtain(index: int, force: bool) -> Calibration:
         calibration.chosen_fill_gbps,
         calibration.partition_of_sm,
     )
-    return calibration
 
 
 def cache_file(key: dict) -> Path:

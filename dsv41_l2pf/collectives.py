@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 RETURNED = ""  # the output is what the operator returns
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .checks import rejected
+from .checks import is_whole, rejected
 
 AUTO_BUDGET = -1
 FORMS = ("auto", "bulk", "lines", "load", "load_both")
@@ -56,13 +56,16 @@ class Config:
     requested: bool = False
 
     def __post_init__(self) -> None:
-        if self.budget_bytes < AUTO_BUDGET:
+        for name in ("enabled", "strict", "all_gather", "back_to_back", "requested"):
+            if not isinstance(getattr(self, name), bool):
+                raise rejected(name, "True or False", getattr(self, name))
+        if not is_whole(self.budget_bytes, AUTO_BUDGET):
             raise rejected("budget_bytes", "bytes >= 0, or -1 for auto", self.budget_bytes)
         if self.form not in FORMS:
             raise rejected("form", "one of " + ", ".join(FORMS), self.form)
         if self.placement not in PLACEMENTS:
             raise rejected("placement", "one of " + ", ".join(PLACEMENTS), self.placement)
-        if self.max_tokens < 1:
+        if not is_whole(self.max_tokens, 1):
             raise rejected("max_tokens", "a whole number >= 1", self.max_tokens)
 
     @classmethod

@@ -15,7 +15,9 @@ import torch
 
 from .attachment import Attachment
 from .calibration import current_gpu_reason
-from .config import Config
+from .checks import is_whole, rejected, require
+from .collectives import KINDS
+from .config import FORMS, Config
 from .report import Report
 from .tune import DEFAULT_ROUNDS, tune
 from .tuning import Tuning, load, save
@@ -42,10 +44,12 @@ class Prefetcher:
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = Config.from_env() if config is None else config
+        require(isinstance(self.config, Config), "config", "a Config or None", config)
         self.reason = ""
         self.sightings = Sightings()
         self.windows = Windows()
         self.handle = 0
+        self.is_paused = False
         self._attachment_ref: weakref.ref[Attachment] | None = None
         self._model_ids: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
         self._default_model_id = next(_model_ids)
@@ -76,9 +80,12 @@ class Prefetcher:
         if model is None:
             attachment = self._attachment
             return self._default_model_id if attachment is None else attachment.model_id
-        if model not in self._model_ids:
-            self._model_ids[model] = next(_model_ids)
-        return self._model_ids[model]
+        try:
+            if model not in self._model_ids:
+                self._model_ids[model] = next(_model_ids)
+            return self._model_ids[model]
+        except TypeError:  # no weak reference to it: an engine may pass what stands for a model, but no text
+            raise rejected("model", "a torch.nn.Module or None", model) from None
 
     @contextmanager
     def forward(
@@ -89,7 +96,7 @@ class Prefetcher:
         Raises RuntimeError in strict mode when a frozen signature has no window, after the forward is over; never in
         place of an exception of the model.
         """
-        if not self.handle or self.windows.error:
+        if self.is_paused or not self.handle or self.windows.error:
             yield False
             return
         if self._calibration_reason is None:
@@ -130,7 +137,11 @@ class Prefetcher:
         input_of(*args, **kwargs): the tensor that is sent; the first tensor argument when None.
         accepts(*args, **kwargs): whether the transport takes the call; one that it declines, or for which `accepts`
         raises, is not numbered. A `stream` keyword holding a torch.cuda.Stream is the stream that the window is on.
+
+        Raises ValueError when `fn` is not callable and when `kind` is none of those that the operators know.
         """
+        require(callable(fn), "fn", "a callable", fn)
+        require(kind in KINDS, "kind", "one of " + ", ".join(KINDS), kind)
         if not self.handle:
             return fn
 
@@ -164,7 +175,9 @@ class Prefetcher:
     def attach(self, model: torch.nn.Module, mode: str = "decode") -> None:
         """Hooks `model`'s forward; see `dsv41_l2pf.attach`."""
         if self._attachment is not None:
-            raise ValueError("this prefetcher is attached to a model already: detach() it, or make another one")
+            raise ValueError(
+                "attach: expected a prefetcher without a model, got one that is attached: detach() it first"
+            )
         if self.handle:
             self._attachment_ref = weakref.ref(Attachment(self, model, mode))
 
@@ -177,9 +190,46 @@ class Prefetcher:
             self.invalidate()
 
     def invalidate(self) -> None:
-        """Brings every signature back to unlearned and lets go of the weights: call it when weights were replaced."""
+        """Brings every signature back to unlearned and lets go of the weights: call it when weights were replaced.
+
+        Graphs captured before run without prefetch from then on; eager forwards learn again, and so does what is
+        captured after them. The switch is ordered on the current stream: before memory is unmapped, synchronise with
+        what still replays on others. Called while the current stream is being captured, graphs keep what they have.
+        """
         if self.handle:
             torch.ops.dsv41.invalidate(self.handle)
+
+    def pause(self) -> None:
+        """Until `resume`: no window is launched, nothing is learned, and replays of captured graphs prefetch nothing.
+
+        Call it before weights are rewritten, offloaded or unmapped; it returns when no prefetch is running any more.
+        Pauses nest. Graphs captured while paused have no prefetch. A bare `l2_prefetch` is its caller's own, and is
+        not held back. Raises RuntimeError while the current stream is being captured, and when a device call fails;
+        the pause counts in the second case only.
+        """
+        if not self.handle:
+            return
+        self.is_paused = True
+        try:
+            torch.ops.dsv41.pause(self.handle)
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+        finally:
+            self.is_paused = self._read_is_paused()
+
+    def resume(self) -> None:
+        """Ends a pause. The last one gives every learned window its budget back, in captured graphs too.
+
+        The weights must be mapped again where they were, whatever is in them; if they moved, call `invalidate` first.
+        Raises RuntimeError without a pause, and while the current stream is being captured.
+        """
+        if self.handle:
+            torch.ops.dsv41.resume(self.handle)
+            self.is_paused = self._read_is_paused()
+
+    def _read_is_paused(self) -> bool:
+        entries = json.loads(torch.ops.dsv41.status())["prefetchers"]
+        return any(entry["paused"] for entry in entries if entry["prefetcher"] == self.handle)
 
     def set_window(
         self,
@@ -191,7 +241,15 @@ class Prefetcher:
         form: str = "",
         model: torch.nn.Module | None = None,
     ) -> None:
-        """Changes one learned window, in live graphs too. budget_bytes 0: off, -1: as configured. form "": kept."""
+        """Changes one learned window, in live graphs too. budget_bytes 0: off, -1: as configured. form "": kept.
+
+        Raises ValueError for values out of range, and when the signature or the window was not learned.
+        """
+        require(is_whole(collective_index, 0), "collective_index", "a whole number >= 0", collective_index)
+        require(is_whole(num_tokens, 0), "num_tokens", "a whole number >= 0", num_tokens)
+        require(is_whole(budget_bytes, -1), "budget_bytes", "bytes >= 0, or -1 for as configured", budget_bytes)
+        require(form in ("", *FORMS), "form", "'' or one of " + ", ".join(FORMS), form)
+        require(isinstance(mode, str), "mode", "a text", mode)
         if self.handle:
             model_id = self.model_id(model)
             torch.ops.dsv41.set_window(
@@ -252,6 +310,8 @@ class Prefetcher:
 
         model: the module, or the number that `status` shows for it.
         """
+        require(is_whole(num_tokens, 0), "num_tokens", "a whole number >= 0", num_tokens)
+        require(isinstance(mode, str), "mode", "a text", mode)
         if not self.handle:
             return []
         model_id = model if isinstance(model, int) else self.model_id(model)
@@ -260,18 +320,20 @@ class Prefetcher:
 
     def weight_name(self, address: int) -> str:
         """The qualified name of the attached model's weight at `address`, else the address in hexadecimal."""
+        require(is_whole(address, 0), "address", "a whole number >= 0", address)
         attachment = self._attachment
         return hex(address) if attachment is None else attachment.weights.name_at(address)
 
     def status(self) -> dict:
-        """What the library knows of this prefetcher, and: attached, calibration (why the GPU is not
-        calibrated, or ''), reason (why it is off, or ''), and what is not planned: skipped_weights (only rows
-        are read), routed_weights (a router chooses), hidden_weights (compiled code hides who reads it; bytes by name).
+        """What the library knows of this prefetcher (while `paused`, every budget shows as 0), and: attached,
+        calibration (why the GPU is not calibrated, or ''), reason (why it is off, or ''), and what is not planned:
+        skipped_weights (only rows are read), routed_weights (a router chooses), hidden_weights (compiled code hides
+        who reads it; bytes by name).
         """
         everything = json.loads(torch.ops.dsv41.status())
         attachment = self._attachment
         mine = [entry for entry in everything["prefetchers"] if entry["prefetcher"] == self.handle]
-        found = mine[0] if mine else {"prefetcher": self.handle, "signatures": []}
+        found = mine[0] if mine else {"prefetcher": self.handle, "paused": False, "signatures": []}
         return {
             **found,
             "version": everything["version"],
@@ -296,8 +358,9 @@ def attach(model: torch.nn.Module, config: Config | None = None, *, mode: str = 
     config: the settings; None reads the environment. With DSV41_L2_PREFETCH=0 nothing is installed and the
     prefetcher's status says so. mode: decode, target_verify or draft_extend, optionally with a /variant.
 
-    Raises ValueError when `model` is attached already, and when `mode` is not decode-like.
+    Raises ValueError when `model` is no module or attached already, and when `mode` is not decode-like.
     """
+    Attachment.check(model, mode)
     prefetcher = Prefetcher(config)
     prefetcher.attach(model, mode)
     return prefetcher

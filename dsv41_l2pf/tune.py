@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .checks import is_whole
 from .stopwatch import Step, stopwatch
 from .tune_search import Candidate, Outcome, Search, Settings
 from .tuning import Tuning, WindowSetting
@@ -155,7 +156,7 @@ def tune(
 ) -> Tuning:
     """See `Prefetcher.tune`."""
     ranks = Ranks(process_group)
-    signature, problem = _find(prefetcher, num_tokens, mode, rounds)
+    signature, problem = _find(prefetcher, step, num_tokens, mode, rounds)
     # An error on one rank alone would leave its peers waiting in the next collective.
     problems = [found for found in ranks.all_of(problem) if found]
     if problems:
@@ -177,10 +178,16 @@ def tune(
     )
 
 
-def _find(prefetcher: Prefetcher, num_tokens: int | None, mode: str | None, rounds: int) -> tuple[dict, str]:
+def _find(
+    prefetcher: Prefetcher, step: Any, num_tokens: int | None, mode: str | None, rounds: int
+) -> tuple[dict, str]:
     """The one signature to tune, or why there is none."""
-    if rounds < 2:
-        return {}, f"tune: expected at least 2 rounds, got {rounds}"
+    if not is_whole(rounds, 2):
+        return {}, f"tune: expected at least 2 rounds, got {rounds!r}"
+    if not callable(step):
+        return {}, f"tune: expected a step to call, got {step!r}"
+    if prefetcher.is_paused:
+        return {}, "tune: expected a prefetcher that is not paused, got one that is"
     planned = [entry for entry in prefetcher.status()["signatures"] if entry["windows"]]
     fitting = [
         entry
@@ -190,7 +197,8 @@ def _find(prefetcher: Prefetcher, num_tokens: int | None, mode: str | None, roun
     if len(fitting) == 1:
         return fitting[0], ""
     seen = ", ".join(f"{entry['num_tokens']} tokens in mode {entry['mode']}" for entry in planned) or "none"
-    return {}, f"tune: expected one signature with windows, by num_tokens and mode; those learned: {seen}"
+    asked = f"num_tokens={num_tokens}, mode={mode!r}"
+    return {}, f"tune: expected one signature with windows, got {len(fitting)} for {asked}; those learned: {seen}"
 
 
 def _progress(wanted: bool) -> Any:

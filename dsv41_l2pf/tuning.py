@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from .checks import is_number, require
+from .checks import is_number, is_whole, require
 from .config import FORMS
 from .files import read_json, write_json
 
@@ -66,11 +67,11 @@ class Tuning:
         for window in windows:
             _require_fields(window, WindowSetting, "window")
             for name in ("collective_index", "window_bytes", "budget_bytes"):
-                _require(type(window[name]) is int and window[name] >= 0, name, "a whole number >= 0", window[name])
+                _require(is_whole(window[name], 0), name, "a whole number >= 0", window[name])
             _require(window["form"] in FORMS, "form", "one of " + ", ".join(FORMS), window["form"])
             _require(isinstance(window["kind"], str), "kind", "a text", window["kind"])
         for name in ("num_tokens", "num_collectives"):
-            _require(type(found[name]) is int and found[name] >= 0, name, "a whole number >= 0", found[name])
+            _require(is_whole(found[name], 0), name, "a whole number >= 0", found[name])
         for name in ("mode", "reason"):
             _require(isinstance(found[name], str), name, "a text", found[name])
         for name in ("ratio", "noise", "step_us"):
@@ -91,14 +92,16 @@ def _require_fields(found: Any, cls: type, what: str) -> None:
 
 def save(path: Path | str, tunings: list[Tuning], version: str) -> None:
     """Writes tunings as JSON, whole or not at all. It holds no addresses and no code. Raises OSError."""
+    require(isinstance(path, (str, PathLike)), "path", "a path", path)
     write_json(Path(path), _FORMAT, {"library": version, "tunings": [asdict(tuning) for tuning in tunings]})
 
 
 def load(path: Path | str) -> list[Tuning]:
     """Reads what `save` wrote. Raises FileNotFoundError, and ValueError when it is not such a file."""
+    require(isinstance(path, (str, PathLike)), "path", "a path", path)
     found = read_json(Path(path), _FORMAT)
     if found is None:
-        raise FileNotFoundError(f"no such file: {path}")
+        raise FileNotFoundError(f"{path}: expected a file of saved tunings, got no such file")
     if not isinstance(found.get("tunings"), list):
         raise ValueError(f"{path}: expected a list of tunings, got {found.get('tunings')!r}")
     return [Tuning.from_dict(entry) for entry in found["tunings"]]

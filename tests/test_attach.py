@@ -61,9 +61,9 @@ def test_detach_under_somebody_elses_wrapper_passes_on(model):
 
 
 def test_attaching_twice_is_an_error(model, prefetcher):
-    with pytest.raises(ValueError, match="Model is attached to a prefetcher already"):
+    with pytest.raises(ValueError, match="got a Model that is: detach"):
         attach(model, Config())
-    with pytest.raises(ValueError, match="prefetcher is attached to a model already"):
+    with pytest.raises(ValueError, match="expected a prefetcher without a model"):
         prefetcher.attach(Model())
 
 

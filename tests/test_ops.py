@@ -1,6 +1,4 @@
-"""The operators on CPU tensors: schemas, errors that say expected and got, and exact segments of any dtype and view."""
-
-import re
+"""The operators on CPU tensors: schemas and exact segments of any dtype and view."""
 
 import pytest
 import torch
@@ -9,7 +7,6 @@ from torch.library import opcheck
 import dsv41_l2pf as l2pf
 
 ops = torch.ops.dsv41
-REJECTED = (ValueError, RuntimeError)  # torch maps std::invalid_argument to one or the other, by its version
 NUM_TOKENS = 4
 
 
@@ -70,45 +67,6 @@ def test_opcheck_of_the_brackets_and_status(prefetcher):
     opcheck(ops.end_forward.default, ())
     opcheck(ops.record_unplanned.default, (1,))
     opcheck(ops.status.default, (), test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
-
-
-BAD_CALLS = [
-    (lambda x, w, p: ops.l2_prefetch(x, [w], -2), "expected `budget_bytes` of at least -1, got -2"),
-    (lambda x, w, p: ops.l2_prefetch(x, [w.to_sparse()]), "expected `weights` to be a strided tensor on CPU or CUDA"),
-    (lambda x, w, p: ops.l2_prefetch(x.to_sparse(), [w]), "expected `anchor` to be a strided tensor on CPU or CUDA"),
-    (lambda x, w, p: ops.window_begin(x, [w], -7), "expected `budget_bytes` of at least -1, got -7"),
-    (lambda x, w, p: ops.window_begin(x.to_sparse(), [w]), "expected `input` to be a strided tensor"),
-    (lambda x, w, p: ops.window_end(x.to_sparse()), "expected `output` to be a strided tensor"),
-    (lambda x, w, p: ops.l2_join(x.to_sparse()), "expected `anchor` to be a strided tensor on CPU or CUDA, got a sparse"),
-    (lambda x, w, p: ops.collective_begin(x, "gossip"), "expected `kind` to be one of all_reduce, all_gather"),
-    (lambda x, w, p: ops.collective_begin(x, ""), "got ''"),
-    (lambda x, w, p: ops.record_unplanned(-1), "expected `num_bytes` of at least 0, got -1"),
-    (lambda x, w, p: ops.emulated_all_reduce(x, -1.0), "expected `delay_us` in [0, 1e6], got -1"),
-    (lambda x, w, p: ops.emulated_all_reduce(x, float("nan")), "expected `delay_us` in [0, 1e6], got"),
-    (lambda x, w, p: ops.emulated_all_reduce(x, 1.0, 0), "expected `num_ctas` of at least 1, got 0"),
-    (lambda x, w, p: ops.begin_forward(10**9, 1, 1, "decode"), "expected the handle of a live prefetcher, got 1000000000"),
-    (lambda x, w, p: ops.begin_forward(p, 1, -1, "decode"), "expected `num_tokens` of at least 0, got -1"),
-    (lambda x, w, p: ops.invalidate(-1), "expected the handle of a live prefetcher, got -1"),
-    (lambda x, w, p: ops.plan_segments(10**9, 1, 1, "decode"), "expected the handle of a live prefetcher"),
-    (lambda x, w, p: ops.set_window(p, 1, 1, "decode", 0, -2, ""), "expected `budget_bytes` of at least -1, got -2"),
-    (lambda x, w, p: ops.set_window(p, 1, 1, "decode", 0, 0, "x"), "expected `form` to be one of auto, bulk, lines, load"),
-    (lambda x, w, p: ops.set_window(p, 1, 1, "decode", 0, 0, ""), "expected a signature with a plan, got model 1, 1 tokens"),
-    (lambda x, w, p: ops.create_prefetcher(-2, True, "auto", "auto", 1, False, False), "got -2"),
-    (lambda x, w, p: ops.create_prefetcher(0, True, "best", "auto", 1, False, False), "got 'best'"),
-    (lambda x, w, p: ops.create_prefetcher(0, True, "auto", "here", 1, False, False), "expected `placement` to be one of"),
-    (lambda x, w, p: ops.create_prefetcher(0, True, "auto", "auto", 0, False, False), "expected `max_tokens` of at least 1"),
-    (lambda x, w, p: ops.calibrate(-1), "expected"),
-    (lambda x, w, p: ops.calibration_key(-1), "expected"),
-]
-
-
-@pytest.mark.parametrize(("call", "message"), BAD_CALLS)
-def test_a_bad_call_says_expected_and_got_and_changes_nothing(x, w, prefetcher, call, message):
-    ops.l2_join(x)  # so that the CPU is a device in use before and after
-    before = l2pf.status()
-    with pytest.raises(REJECTED, match=re.escape(message)):
-        call(x, w, prefetcher.handle)
-    assert l2pf.status() == before
 
 
 def test_outside_a_forward_the_brackets_do_nothing(x, w):

@@ -79,8 +79,9 @@ void CpuBackend::fork(const Prefetch& prefetch, const Place&) {
   auto segments = prefetch.segments;
   if (prefetch.table) {
     auto& table = static_cast<CpuTable&>(*prefetch.table);
-    segments = cut_to_budget(table.plan().windows[prefetch.window_index].segments,
-                             table.setting(prefetch.window_index).byte_limit);
+    if (const auto plan = table.plan())
+      segments = cut_to_budget(plan->windows[prefetch.window_index].segments,
+                               table.setting(prefetch.window_index).byte_limit);
   }
   auto& own = worker();
   const std::lock_guard lock(mutex_);

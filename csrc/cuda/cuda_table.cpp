@@ -20,7 +20,9 @@ CudaTable::CudaTable(std::shared_ptr<const Plan> plan, std::span<const WindowSet
     : Table(std::move(plan)), choice_(choice), shape_(choice.shape()), pool_(pool) {
   std::vector<WindowHeader> headers;
   for (const WindowSetting& setting : settings) headers.push_back(choice_.header(setting));
-  TableImage image = table_image(this->plan(), headers);
+  const auto own_plan = this->plan();
+  for (const Window& window : own_plan->windows) num_segments_.push_back(static_cast<int>(window.segments.size()));
+  TableImage image = table_image(*own_plan, headers);
   offsets_ = std::move(image.offsets);
   block_ = pool_.take(image.bytes.size());
   // From pageable memory the runtime takes its copy before it returns, so `image` may go.
@@ -40,10 +42,6 @@ void CudaTable::patch(int window_index, const WindowSetting& setting, cudaStream
 
 WindowHead* CudaTable::window(int window_index) const {
   return reinterpret_cast<WindowHead*>(static_cast<char*>(block_.data) + offsets_[window_index]);
-}
-
-int CudaTable::num_segments(int window_index) const {
-  return static_cast<int>(plan().windows[window_index].segments.size());
 }
 
 }  // namespace l2pf

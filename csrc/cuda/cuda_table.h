@@ -39,7 +39,7 @@ class CudaTable final : public Table {
   void patch(int window_index, const WindowSetting& setting, cudaStream_t stream);
 
   WindowHead* window(int window_index) const;
-  int num_segments(int window_index) const;
+  int num_segments(int window_index) const { return num_segments_[window_index]; }
   const LaunchShape& shape() const { return shape_; }
 
  private:
@@ -47,7 +47,8 @@ class CudaTable final : public Table {
   const LaunchShape shape_;
   BlockPool& pool_;
   BlockPool::Block block_;
-  std::vector<size_t> offsets_;  // of each window in the block, bytes
+  std::vector<size_t> offsets_;    // of each window in the block, bytes
+  std::vector<int> num_segments_;  // of each window; asked for after the plan is gone too
 };
 
 }  // namespace l2pf

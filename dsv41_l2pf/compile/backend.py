@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from ..checks import require
 from ..config import Config
 from .names import has_subclasses, weight_name
 from .place import place_in_aten, place_in_dynamo
@@ -57,8 +58,10 @@ def compile_backend(inner: str | Callable = _INDUCTOR, config: Config | None = N
 
     inner: the backend that compiles the edited graph, by name or as a callable; `mode=` and `options=` go to it.
     config: the settings; None reads the environment at every compilation. `enabled`, `budget_bytes`, `all_gather` and
-    `max_tokens` matter here.
+    `max_tokens` matter here. Raises ValueError for anything else.
     """
+    require(isinstance(inner, str) or callable(inner), "inner", "a backend's name or a callable", inner)
+    require(config is None or isinstance(config, Config), "config", "a Config or None", config)
     return CompileBackend(inner, config)
 
 

@@ -29,7 +29,6 @@ class Pauses:
         self._models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._announced: dict[tuple, str] = {}
         self._paused = 0
-        self._paused_budgets: list[tuple[dict, int, int]] = []
 
     @contextmanager
     def update(self) -> Iterator[None]:
@@ -46,33 +45,26 @@ class Pauses:
         if self._paused > 1 or self._prefetcher is None:
             return
         try:
-            for signature in self._prefetcher.status()["signatures"]:
-                for window in signature["windows"]:
-                    index = window["collective_index"]
-                    self._paused_budgets.append((signature, index, window["budget_bytes"]))
-                    self._set_window(signature, index, 0)
-            if cuda_in_use():
-                torch.cuda.synchronize()
+            self._prefetcher.pause()
         except Exception as error:  # noqa: BLE001  an update must go on, whatever becomes of prefetching
             self.switch_off(f"it could not be paused for a weight update: {error}")
 
     def resume(self) -> None:
         """Ends a pause: the windows come back if their weights are where they were, else everything is learned anew."""
         self._paused = max(self._paused - 1, 0)
-        if self._paused or self._prefetcher is None:
+        if self._paused or self._prefetcher is None or not self._prefetcher.is_paused:
             return
-        budgets, self._paused_budgets = self._paused_budgets, []
         try:
-            if self._weights_moved():
+            moved = self._weights_moved()
+            if moved:
                 self._prefetcher.invalidate()
+            self._prefetcher.resume()
+            if moved:
                 self._announced.clear()
                 self.logger.warning(
                     "dsv41_l2pf: weights were replaced: plans dropped, eager forwards learn again; graphs captured "
                     "before run without prefetch"
                 )
-                return
-            for signature, index, budget_bytes in budgets:
-                self._set_window(signature, index, budget_bytes)
         except Exception as error:  # noqa: BLE001
             self.switch_off(f"it could not be resumed after a weight update: {error}")
 
@@ -94,18 +86,6 @@ class Pauses:
         """Ends all prefetching of this session, and says why."""
         self.off = reason
         self.logger.error("dsv41_l2pf: prefetching is off: %s", reason)
-
-    def _set_window(self, signature: dict, index: int, budget_bytes: int) -> None:
-        assert self._prefetcher is not None
-        torch.ops.dsv41.set_window(
-            self._prefetcher.handle,
-            signature["model"],
-            signature["num_tokens"],
-            signature["mode"],
-            index,
-            budget_bytes,
-            "",
-        )
 
     def _weights_moved(self) -> bool:
         assert self._prefetcher is not None

@@ -170,7 +170,7 @@ TEST_F(CudaBackendTest, EveryFormRunsOnAnySegments) {
     segments.push_back({weights.address() + static_cast<uintptr_t>(i) * 4096 + 16 * (i % 9), 16 * (1 + i % 200), {}});
   const auto table = table_of({segments}, stream);
   for (const Form form : backend().device_info(0).forms) {
-    for (const int64_t byte_limit : {int64_t{16}, int64_t{5000}, table->plan().windows[0].num_bytes}) {
+    for (const int64_t byte_limit : {int64_t{16}, int64_t{5000}, table->plan()->windows[0].num_bytes}) {
       backend().patch_table(*table, 0, {byte_limit, form}, stream.place());
       backend().fork({table, 0, {}, Form::kAuto}, stream.place());
       backend().join(stream.place());

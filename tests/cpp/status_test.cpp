@@ -35,7 +35,7 @@ TEST_F(StatusTest, IsTheWholeDocumentWithoutASignature) {
             R"("forward":null,"prefetchers":[{"prefetcher":)" +
                 std::to_string(handle) +
                 R"(,"budget_bytes":96,"all_gather":false,"form":"lines","placement":"auto","max_tokens":256,)"
-                R"("back_to_back":false,"strict":false,"signatures":[]}]})");
+                R"("back_to_back":false,"strict":false,"paused":false,"signatures":[]}]})");
 }
 
 TEST_F(StatusTest, ShowsASignatureAndItsWindows) {
@@ -106,7 +106,7 @@ TEST_F(StatusTest, ADeviceThatFailsIsReportedAndTheRestStays) {
 
 TEST_F(StatusTest, ShowsEveryPrefetcher) {
   const int64_t other = Registry::instance().create({.strict = true});
-  EXPECT_CONTAINS(R"("strict":true,"signatures":[]})", status());
+  EXPECT_CONTAINS(R"("strict":true,"paused":false,"signatures":[]})", status());
   EXPECT_CONTAINS(R"({"prefetcher":)" + std::to_string(handle), status());
   Registry::instance().destroy(other);
 }
