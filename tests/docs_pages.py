@@ -1,0 +1,54 @@
+"""Reads the blocks and links of README.md and docs/*.md.
+
+A comment on the line before a block says how the tests take it:
+
+    <!-- not run: WHY -->          it cannot run here
+    <!-- given: model, x -->       it needs these names of docs_given.py, which a reader brings
+    <!-- file: first.py -->        it is the text of that file
+    <!-- output -->                what the block before it prints, word for word
+
+Python and shell blocks of a page run from top to bottom; Python blocks share their names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_BLOCK = re.compile(r"^(?:<!-- (not run|given|file|output)(?:: (.+?))? -->\n+)?```(\w*)\n(.*?)^```$", re.M | re.S)
+_LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
+
+
+@dataclass(frozen=True)
+class Block:
+    """language: the word behind the fence. line: of the first line of `text`. note, detail: its comment, or ''."""
+
+    language: str
+    text: str
+    line: int
+    note: str
+    detail: str
+
+    @property
+    def is_code(self) -> bool:
+        return self.language in ("python", "shell")
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The fenced blocks of a page in order."""
+    text = page.read_text()
+    return [
+        Block(found[3], found[4], text.count("\n", 0, found.start(4)) + 1, found[1] or "", found[2] or "")
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def relative_links_of(page: Path) -> list[str]:
+    """The targets of a page's links that are not on the web, without their #fragments."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    targets = [found[1] or found[2] for found in _LINK.finditer(prose)]
+    return [target.partition("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
