@@ -1,12 +1,16 @@
 """README.md and docs/*.md: every block runs as it stands or says why it cannot, and every relative link leads somewhere."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from docs_pages import PAGES, ROOT, blocks_of, relative_links_of
+
+import dsv41_l2pf  # noqa: F401  (registers the operators)
 
 LANGUAGES = {"python", "shell", "text", "json"}
 NOT_RUN = [(page, block) for page in PAGES for block in blocks_of(page) if block.note == "not run"]
@@ -88,3 +92,11 @@ def test_every_page_is_in_the_index():
 
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) < 120
+
+
+def test_every_operator_is_on_its_page_with_its_schema():
+    page = (ROOT / "docs" / "operators.md").read_text()
+    listed = re.findall(r"^### `(.+)`$", page, re.MULTILINE)
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("dsv41::")]
+    registered = [str(getattr(torch.ops.dsv41, name.removeprefix("dsv41::")).default._schema) for name in names]
+    assert sorted(listed) == sorted(registered)
