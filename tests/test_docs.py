@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from docs_pages import PAGES, ROOT, blocks_of, relative_links_of
+from reasons import cpp_parts, python_parts
 
 import dsv41_l2pf  # noqa: F401  (registers the operators)
 
@@ -100,3 +101,19 @@ def test_every_operator_is_on_its_page_with_its_schema():
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("dsv41::")]
     registered = [str(getattr(torch.ops.dsv41, name.removeprefix("dsv41::")).default._schema) for name in names]
     assert sorted(listed) == sorted(registered)
+
+
+def test_every_reason_in_the_sources_is_in_troubleshooting():
+    page = " ".join((ROOT / "docs" / "troubleshooting.md").read_text().split())
+    reasons = cpp_parts() | python_parts()
+    assert "mismatch: captured" in reasons and "windows became nodes" in reasons and "off by tune:" in reasons
+    assert sorted(part for part in reasons if part not in page) == []
+
+
+def test_troubleshooting_has_no_reason_that_is_gone():
+    rows = re.findall(r"^\| `(.+?)` ", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+    sources = [path.read_text() for folder in ("csrc", "dsv41_l2pf") for path in (ROOT / folder).rglob("*.[cp][py]*")]
+    text = re.sub(r'"\s*\n\s*f?"|`', "", "".join(sources))
+    parts = [part.strip(" ;:,()") for row in rows for part in re.split(r"\.\.\.|\bN\b|[;:] |[()]", row)]
+    assert len(rows) > 40
+    assert [part for part in parts if part not in text] == []
