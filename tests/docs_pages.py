@@ -48,7 +48,23 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def relative_links_of(page: Path) -> list[str]:
-    """The targets of a page's links that are not on the web, without their #fragments."""
-    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
-    targets = [found[1] or found[2] for found in _LINK.finditer(prose)]
-    return [target.partition("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
+    """The targets of a page's links that are not on the web, with their #fragments."""
+    targets = [found[1] or found[2] for found in _LINK.finditer(_prose(page))]
+    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+def resolves(page: Path, link: str) -> bool:
+    """Whether a relative link of `page` leads to a file, and its #fragment to a heading there."""
+    name, _, fragment = link.partition("#")
+    target = page.parent / name if name else page
+    return target.exists() and (not fragment or fragment in _fragments(target))
+
+
+def _prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+
+
+def _fragments(page: Path) -> set[str]:
+    """The headings of a page as the web shows them in links: lower case, dashes for spaces, no punctuation."""
+    headings = re.findall(r"^#+ (.+)$", _prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
