@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,5 @@ def _stripped(text: str) -> list[str]:
 
 if __name__ == "__main__":
     run(Path(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)  # a process group that a page leaves open can abort in its static destructors
