@@ -1,4 +1,4 @@
-"""README.md and docs/*.md: every block runs as it stands or says why it cannot, and every relative link leads somewhere."""
+"""README.md and docs/*.md: every block runs as it stands or says why it cannot; every relative link leads somewhere."""
 
 import os
 import re
