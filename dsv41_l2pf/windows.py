@@ -52,7 +52,7 @@ class Windows:
             return False
         try:
             op(*args)
-        except Exception as error:  # noqa: BLE001  bad arguments too, which arrive as ValueError
+        except Exception as error:  # noqa: BLE001  by torch's version a bad argument is a ValueError or a RuntimeError
             self.error = str(error).splitlines()[0]
             logger.error("dsv41_l2pf: prefetching is off: %s failed: %s", op, self.error)
             return False
