@@ -7,7 +7,8 @@ A comment on the line before a block says how the tests take it:
     <!-- file: first.py -->        it is the text of that file
     <!-- output -->                what the block before it prints, word for word
 
-Python and shell blocks of a page run from top to bottom; Python blocks share their names.
+Python and shell blocks of a page run from top to bottom; Python blocks share their names. A `console` block is a command
+behind `$ `, and below it what it prints, word for word.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Block:
 
     @property
     def is_code(self) -> bool:
-        return self.language in ("python", "shell")
+        return self.language in ("python", "shell", "console")
 
 
 def blocks_of(page: Path) -> list[Block]:

@@ -32,6 +32,21 @@ def run_shell(block: Block, page: Path) -> str:
     return done.stdout
 
 
+def run_console(block: Block, page: Path) -> str:
+    """Runs the command of a console block, which may end with a finding, and compares; returns what it prints."""
+    command, _, expected = block.text.removeprefix("$ ").partition("\n")
+    done = subprocess.run(["bash", "-c", command], stdout=subprocess.PIPE, text=True)
+    compare(done.stdout, expected, block, page)
+    return done.stdout
+
+
+def compare(printed: str, expected: str, block: Block, page: Path) -> None:
+    """Ends the run unless both are the same but for spaces at the ends of lines."""
+    got, wanted = ([line.rstrip() for line in text.strip().splitlines()] for text in (printed, expected))
+    if got != wanted:
+        raise SystemExit(f"{page}:{block.line}: expected\n{expected}\ngot\n{printed}")
+
+
 def run(page: Path) -> None:
     """Runs every block of `page` from top to bottom, and holds what they print against the page."""
     names: dict = {"__name__": "__main__"}
@@ -40,15 +55,13 @@ def run(page: Path) -> None:
         if block.note == "file":
             Path(block.detail).write_text(block.text)
         elif block.note == "output":
-            if _stripped(printed) != _stripped(block.text):
-                raise SystemExit(f"{page}:{block.line}: expected\n{block.text}\ngot\n{printed}")
-        elif block.is_code and block.note != "not run":
-            printed = run_python(block, page, names) if block.language == "python" else run_shell(block, page)
-            print(printed, end="")
-
-
-def _stripped(text: str) -> list[str]:
-    return [line.rstrip() for line in text.strip().splitlines()]
+            compare(printed, block.text, block, page)
+        elif block.note == "not run":
+            continue
+        elif block.language == "python":
+            printed = run_python(block, page, names)
+        elif block.is_code:
+            printed = run_console(block, page) if block.language == "console" else run_shell(block, page)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ _CPP_STATEMENT = re.compile(
 _CPP_FILES = ("signature.cpp", "prefetcher.cpp", "cpu/cpu_backend.cpp", "cuda/cuda_backend.cpp")
 _LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _SAYING = {"switch_off", "Outcome", "Finding", "Text", "warning", "error", "exception"}
-_HOLDING = re.compile(r"(^|_)(reason|misfits|problem)$|^(off|text)$")
+_HOLDING = re.compile(r"(^|_)(reason|misfits|problem)$|^off$")
+_TELLING = {"_misfit", "summary", "_announce"}  # functions that make a reason, or a line of an engine's log
+_COMMANDS = {"demo", "bench"}  # what they print is for those who look at it
 _FIELD = re.compile(r"%[sd]|%\w*:%d")
 
 
@@ -59,8 +61,9 @@ def _said(tree: ast.Module) -> Iterator[ast.AST]:
                 yield node.value
         elif isinstance(node, ast.Call) and _name(node.func) in _SAYING:
             yield from node.args
-        elif isinstance(node, ast.FunctionDef) and node.name == "_misfit":
-            yield from (child.value for child in ast.walk(node) if isinstance(child, ast.Return))
+        elif isinstance(node, ast.FunctionDef) and node.name in _TELLING:
+            told = (child.value for child in ast.walk(node) if isinstance(child, (ast.Return, ast.Assign, ast.AugAssign)))
+            yield from (value for value in told if value is not None)
 
 
 def _constants(trees: list[ast.Module]) -> dict[str, str]:
@@ -74,7 +77,8 @@ def _constants(trees: list[ast.Module]) -> dict[str, str]:
 
 def python_parts() -> set[str]:
     """The fixed parts of the Python package's reasons, warnings and errors in the log."""
-    files: list[Path] = sorted((ROOT / "dsv41_l2pf").rglob("*.py"))
+    package = ROOT / "dsv41_l2pf"
+    files: list[Path] = [file for file in package.rglob("*.py") if file.relative_to(package).parts[0] not in _COMMANDS]
     trees = [ast.parse(file.read_text()) for file in files]
     constants = _constants(trees)
     parts: set[str] = set()

@@ -13,7 +13,7 @@ from reasons import cpp_parts, python_parts
 
 import dsv41_l2pf  # noqa: F401  (registers the operators)
 
-LANGUAGES = {"python", "shell", "text", "json"}
+LANGUAGES = {"python", "shell", "console", "text", "json"}
 NOT_RUN = [(page, block) for page in PAGES for block in blocks_of(page) if block.note == "not run"]
 WITH_CODE = [page for page in PAGES if any(block.is_code and block.note != "not run" for block in blocks_of(page))]
 
