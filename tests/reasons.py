@@ -12,9 +12,9 @@ from pathlib import Path
 
 from docs_pages import ROOT
 
+# Assigned or thrown; or returned by the short functions that choose one, but not from the cases of a switch.
 _CPP_STATEMENT = re.compile(
-    r'reason_ =(?P<reason>[^;]*);|throw (?:Backend|Strict)Error\((?P<error>[^;]*)\);|^  return (?P<why>"[^;]*");|'
-    r"^  if .*\) return (?P<why_if>\"[^;]*\");",
+    r'(?:reason_ =|throw (?:Backend|Strict)Error\(|^  (?:if .*\) )?return ")[^;]*;',
     re.MULTILINE,
 )
 _CPP_FILES = ("signature.cpp", "prefetcher.cpp", "cpu/cpu_backend.cpp", "cuda/cuda_backend.cpp")
