@@ -26,6 +26,14 @@ def test_explicit_brackets():
     assert prefetcher.weight_name(weight.data_ptr()) == hex(weight.data_ptr())
 
 
+def test_a_bad_argument_latches_off_and_the_collective_goes_on():
+    prefetcher, reached = Prefetcher(Config()), []
+    with prefetcher.forward(4), prefetcher.collective(X, "all_redcue"):
+        reached.append("the collective")
+    assert reached == ["the collective"]
+    assert "expected `kind` to be one of all_reduce" in prefetcher.status()["reason"]
+
+
 def test_other_modes_do_not_count():
     prefetcher = Prefetcher(Config())
     assert by_hand(prefetcher, X, "prefill") is False
