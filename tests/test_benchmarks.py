@@ -444,7 +444,7 @@ def test_the_page_shows_tables_pictures_and_every_missed_goal(tmp_path, monkeypa
 
 def test_a_page_of_nothing_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["page", "--results", str(tmp_path), "--page", str(tmp_path / "README.md")])
-    with pytest.raises(SystemExit, match="expected one of gap, decode, transformers, dispatch.json"):
+    with pytest.raises(SystemExit, match="expected one of gap, decode, transformers, dispatch, multi_gpu.json"):
         page.main()
 
 

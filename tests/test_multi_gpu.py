@@ -1,0 +1,130 @@
+"""`benchmarks.multi_gpu` on two gloo ranks: it runs, its ranks agree, and its JSON and page hold what they should."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks import multi_gpu, page, plots, sharded, transports
+from benchmarks.common import Document
+from benchmarks.runs import AUTO, EMPTY, TUNED
+from benchmarks.timing import NULL, OFF
+
+ROOT = Path(__file__).resolve().parent.parent
+CASE = "bf16 tp2 gloo, M=1"
+LATE_CASE = f"{CASE}, rank 0 late by 30 us"
+PROBE = "collective of gloo"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    """The JSON of one run on two ranks."""
+    folder = tmp_path_factory.mktemp("multi_gpu")
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    words = ["--cpu", "--quick", "--no-plot", "--layers", "1", "--rounds", "2", "--commit", "abc", "--out", str(folder)]
+    command = [sys.executable, *launcher, "--master-port", str(free_port()), "-m", "benchmarks.multi_gpu", *words]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    found = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
+    assert found.stdout.count("THE TIMES MEAN NOTHING") == 1  # only the first rank speaks
+    return json.loads((folder / "multi_gpu.json").read_text())
+
+
+def test_every_arm_of_every_case_is_measured(content):
+    assert content["failed"] == {} and content["skipped"] == []
+    assert [(row["case"], row["arm"]) for row in content["rows"]] == [
+        *((CASE, arm) for arm in (OFF, NULL, AUTO, TUNED)),
+        *((LATE_CASE, arm) for arm in (OFF, NULL, AUTO)),
+        *((PROBE, arm) for arm in (OFF, NULL, EMPTY, AUTO)),
+    ]
+
+
+def test_rows_say_what_each_rank_measured_and_that_ranks_decode_the_same(content):
+    steps = [row for row in content["rows"] if row["unit"] == "us"]
+    assert all(len(row["rank_us"]) == 2 and row["ranks_agree"] for row in steps)
+    assert all(row["value"] > 0 for row in content["rows"])
+
+
+def test_attach_learned_a_window_a_collective_and_tune_was_told_the_slowest_rank(content):
+    (auto,) = [row for row in content["rows"] if (row["case"], row["arm"]) == (CASE, AUTO)]
+    assert auto["num_windows"] == auto["num_windows_on"] == 2  # one layer: behind o_proj and down_proj
+    (tuned,) = [row for row in content["rows"] if row["arm"] == TUNED]
+    assert tuned["tune"]["reason"].partition(":")[0] in ("on by tune", "off by tune")
+
+
+def test_a_run_on_cpus_has_no_goals_and_says_why(content):
+    assert content["goals"] == [] and "MEAN NOTHING" in content["warning"]
+    assert (content["commit"], content["gpu"]) == ("abc", "2 x none")
+    assert content["command"].startswith("torchrun --nproc-per-node 2 -m benchmarks.multi_gpu --cpu")
+
+
+def gpu_content():
+    """What a run on two GPUs would leave."""
+    document = Document("multi_gpu", dict(gpu="2 x a GPU", driver="1", torch="2.11", commit="abc", command="torchrun"))
+    shared = {"case": "bf16 tp2 nccl, M=1", "unit": "us", "num_tokens": 1, "late_us": 0.0}
+    for arm, ratio in ((OFF, 1.0), (NULL, 1.001), (TUNED, 0.96)):
+        spread = {"ratio_to_off": ratio, "ratio_low": ratio - 0.002, "ratio_high": ratio + 0.002}
+        document.rows.append({**shared, **spread, "arm": arm, "value": 2000 * ratio})
+        late = {**shared, **spread, "case": "late", "late_us": 30.0, "value": 2900.0}
+        document.rows.append({**late, "arm": AUTO if arm == TUNED else arm})
+    document.goals = multi_gpu.goals_of(document)
+    document.extra["frontier"] = {"bf16 tp2 nccl, M=1": {"ncclDevKernel_AllReduce_Sum_bf16_RING_LL": 16}}
+    return document.content()
+
+
+def test_the_goals_are_the_best_saving_and_never_slower(tmp_path):
+    goals = {goal["text"]: goal for goal in gpu_content()["goals"]}
+    assert set(goals) == {
+        "M=1: step of off, ours_tuned, the best of the cases",
+        "bf16 tp2 nccl, M=1: never slower, ours_tuned",
+        "late: never slower, ours_auto",
+    }
+    assert all(goal["met"] and goal["measured"] == 0.96 for goal in goals.values())
+
+
+def test_the_page_and_the_picture_show_the_run(tmp_path):
+    text = page.render({"multi_gpu": gpu_content()}, "results")
+    assert "| bf16 tp2 nccl, M=1 | 1.0000 | 1.0010 | 0.9600 |" in text
+    assert "| bf16 tp2 nccl, M=1 | `ncclDevKernel_AllReduce_Sum_bf16_RING_LL` | 16 |" in text
+    assert "Other GPUs, on paper" not in text
+    plots.draw(tmp_path / "multi_gpu.png", gpu_content())
+    assert (tmp_path / "multi_gpu.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_share_of_edges_behind_the_collective_is_counted():
+    frontier = {"ncclDevKernel_AllReduce": 3, "elementwise": 1}
+    assert multi_gpu.share_behind(frontier, transports.ProcessGroup.kernel) == 0.75
+    assert multi_gpu.share_behind({}, "nccl") != multi_gpu.share_behind({}, "nccl")  # not a number
+
+
+def test_the_windows_of_a_slice_begin_behind_the_first_collective():
+    model = sharded.make_slice(2, "bf16", 0, 2, torch.device("cpu"))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = [[names[id(weight)].split(".")[-2] for weight in window] for window in sharded.windows_of(model)]
+    attention, mlp = ["q_proj", "k_proj", "v_proj", "o_proj"], ["gate_proj", "up_proj", "down_proj"]
+    assert found == [mlp, attention, mlp, ["lm_head"]]
+
+
+def test_ranks_share_what_is_not_sharded():
+    first, second = (sharded.make_slice(1, "bf16", rank, 2, torch.device("cpu")) for rank in range(2))
+    assert torch.equal(first.lm_head.weight, second.lm_head.weight)
+    assert not torch.equal(first.model.layers[0].mlp.up_proj.weight, second.model.layers[0].mlp.up_proj.weight)
+
+
+def test_an_fp8_slice_computes_about_what_the_bf16_one_does():
+    linear = torch.nn.Linear(64, 32, bias=False, dtype=torch.bfloat16).requires_grad_(False)
+    linear.weight.normal_(std=0.02)
+    x = torch.randn(3, 1, 64, dtype=torch.bfloat16)
+    got, wanted = sharded.Fp8Linear(linear)(x), linear(x)
+    assert got.shape == wanted.shape and got.dtype == wanted.dtype
+    torch.testing.assert_close(got, wanted, atol=0.05, rtol=0.1)
