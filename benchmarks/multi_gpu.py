@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,7 +25,7 @@ from .arms import GEOMETRIES, Rival, calibration, notes_of, tuning_notes
 from .common import Document, Goal, console, environment, finish, introduce, parser, require_cuda, row_table
 from .ranks import Ranks, leave
 from .runs import AUTO, TUNED, null_of, ratio_of
-from .timing import NULL, OFF, Timed, gpu_block, null_spread, row, time_in_turns
+from .timing import NULL, OFF, Timed, gpu_block, host_block, null_spread, row, time_in_turns
 from .transformers_decode import Attached, Steps, settings_of, warm_up
 
 NUM_TOKENS = (1, 4, 16)
@@ -51,17 +50,6 @@ class EagerStep:
 
     def __call__(self) -> torch.Tensor:
         return self._decoder.step()
-
-
-def host_block(replay: Callable[[], None], num_replays: int) -> list[float]:
-    """What `gpu_block` measures, by the host's clock and without anything that holds a GPU."""
-    replay()
-    times = []
-    for _ in range(num_replays):
-        begin = time.perf_counter()
-        replay()
-        times.append(1e6 * (time.perf_counter() - begin))
-    return times
 
 
 class Case:

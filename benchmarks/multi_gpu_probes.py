@@ -12,7 +12,7 @@ from .common import Goal, console, row_table
 from .models import MIB, random_bytes
 from .ranks import Ranks
 from .runs import AUTO, EMPTY
-from .timing import NULL, OFF, Timed, capture, row, time_in_turns
+from .timing import NULL, OFF, Timed, capture, gpu_block, host_block, row, time_in_turns
 from .transports import Transport
 
 _NUM_WINDOWS = 24
@@ -70,7 +70,7 @@ def latency(case: str, ranks: Ranks, transport: Transport, num_rounds: int) -> t
         turn(EMPTY, with_prefetch, lambda: ours.set_all(0)),
         turn(AUTO, with_prefetch, lambda: ours.set_all(_WEIGHT_BYTES, "auto")),
     ]
-    times = ranks.slowest(_times(arms, num_rounds, on_gpu))
+    times = ranks.slowest(time_in_turns(arms, num_rounds, block=gpu_block if on_gpu else host_block))
     rows = [row(case, arm, times, unit="us a collective") for arm in arms]
     for entry in rows:
         entry["value"] /= len(weights)
@@ -78,8 +78,3 @@ def latency(case: str, ranks: Ranks, transport: Transport, num_rounds: int) -> t
     ratio = next(entry["ratio_to_off"] for entry in rows if entry["arm"] == AUTO)
     return rows, Goal(f"{case}: latency with prefetch running, of without", ratio, _GOAL)
 
-
-def _times(arms: list[Timed], num_rounds: int, on_gpu: bool) -> dict[str, list[float]]:
-    from .multi_gpu import host_block
-
-    return time_in_turns(arms, num_rounds) if on_gpu else time_in_turns(arms, num_rounds, block=host_block)

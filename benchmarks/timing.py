@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,13 +93,28 @@ def gpu_block(replay: Callable[[], None], num_replays: int) -> list[float]:
     return [1e3 * start.elapsed_time(end) for start, end in zip(events, events[1:])]
 
 
+def host_block(replay: Callable[[], None], num_replays: int) -> list[float]:
+    """What `gpu_block` measures, by the host's clock and without anything that holds a GPU."""
+    replay()
+    times = []
+    for _ in range(num_replays):
+        begin = time.perf_counter()
+        replay()
+        times.append(1e6 * (time.perf_counter() - begin))
+    return times
+
+
 def time_in_turns(
     arms: list[Timed],
     num_rounds: int,
     num_replays: int = REPLAYS_PER_BLOCK,
-    block: Callable[[Callable[[], None], int], list[float]] = gpu_block,
+    block: Callable[[Callable[[], None], int], list[float]] | None = None,
 ) -> dict[str, list[float]]:
-    """Block medians of every arm in us, one a round; the order turns round from round to round."""
+    """Block medians of every arm in us, one a round; the order turns round from round to round.
+
+    block: runs and times one block; `gpu_block` when None.
+    """
+    run_block = block or gpu_block
     current = arms[0]
 
     def select(arm: Timed) -> Callable[[], None]:
@@ -110,7 +126,7 @@ def time_in_turns(
         return prepare
 
     turns = [Arm(arm.name, select(arm)) for arm in arms]
-    return interleave(turns, lambda: block(current.replay, num_replays), num_rounds, lambda: None)
+    return interleave(turns, lambda: run_block(current.replay, num_replays), num_rounds, lambda: None)
 
 
 def paired(times: list[float], baseline: list[float]) -> list[float]:

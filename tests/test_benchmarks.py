@@ -271,7 +271,7 @@ def without_gpu(monkeypatch):
     monkeypatch.setattr(runs, "Rival", lambda geometry, windows: Hooks())
     monkeypatch.setattr(native, "read", lambda address, num_bytes: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(timing, "_block", lambda replay, num_replays: [100.0] * num_replays)
+    monkeypatch.setattr(timing, "gpu_block", lambda replay, num_replays: [100.0] * num_replays)
 
 
 def test_a_case_of_decode_goes_from_capture_to_goals(without_gpu):
