@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dsv41_l2pf.demo.gpu_model import CapturedStep, Decoder
+from dsv41_l2pf.demo.gpu_model import CapturedStep, Decoder, llama_config
 from dsv41_l2pf.demo.graph_nodes import read_graph
 from dsv41_l2pf.tune import DEFAULT_ROUNDS
 
@@ -32,7 +32,7 @@ NUM_TOKENS = (1, 4, 16)
 SEED = "seed"
 LATE_US = 30.0
 GOAL_RATIO = 0.97  # of off, at one token, on at least one of NCCL and symmetric memory
-_CHECKED_TOKENS = 16
+_CHECKED_TOKENS = 8
 _CACHE_STATE = (
     "off is the same model's graph from before `attach`; a step reads many times more than L2 holds, so every weight "
     "starts in DRAM; tokens and logits are the same, bit for bit, on every rank before anything is timed"
@@ -199,9 +199,8 @@ class Visit:
 
     def run(self) -> None:
         for dtype in self.args.dtypes:
-            model = sharded.make_slice(
-                self.args.layers, dtype, self.ranks.rank, self.ranks.num_ranks, self.ranks.device
-            )
+            config = (sharded.tiny_config if self.args.cpu else llama_config)(self.args.layers, self.ranks.num_ranks)
+            model = sharded.make_slice(config, dtype, self.ranks.rank, self.ranks.device)
             for num_tokens in self.args.num_tokens:
                 for transport in self.args.transports:
                     self._measure_case(model, dtype, num_tokens, transport)
@@ -293,7 +292,7 @@ def main() -> int:
     args = arguments()
     if not args.cpu:
         require_cuda()
-    ranks = Ranks(args.cpu)
+    ranks = Ranks.join(args.cpu)
     document = Document("multi_gpu", record_of(ranks, args.commit))
     console.quiet = not ranks.is_first
     introduce("multi_gpu", document.record, _CACHE_STATE)

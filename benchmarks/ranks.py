@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,20 +19,26 @@ _GIVE_UP_AFTER = timedelta(seconds=90)
 
 
 class Ranks:
-    """What torchrun started. Values are exchanged through gloo on the host, never on the GPU and never in a capture."""
+    """All ranks, seen from one. Values are exchanged through gloo on the host, never on the GPU and never in a capture."""
 
-    def __init__(self, on_cpu: bool) -> None:
-        """Joins the group. on_cpu: gloo only, for machines without GPUs."""
+    def __init__(self, device: torch.device, host: Any) -> None:
+        """Of a default group that stands already. device: this rank's. host: a gloo group of the same ranks."""
+        self.rank = dist.get_rank()
+        self.num_ranks = dist.get_world_size()
+        self.device = device
+        self.host = host
+
+    @classmethod
+    def join(cls, on_cpu: bool) -> Ranks:
+        """Of the processes that torchrun started. on_cpu: gloo only, for machines without GPUs."""
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host, whose name may not resolve
-        self.rank = int(os.environ["RANK"])
-        self.num_ranks = int(os.environ["WORLD_SIZE"])
-        self.device = torch.device("cpu") if on_cpu else torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        device = torch.device("cpu") if on_cpu else torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         if on_cpu:
             dist.init_process_group("gloo", timeout=_GIVE_UP_AFTER)
         else:
-            torch.cuda.set_device(self.device)
-            dist.init_process_group("nccl", device_id=self.device)
-        self.host = dist.new_group(backend="gloo", timeout=_GIVE_UP_AFTER)
+            torch.cuda.set_device(device)
+            dist.init_process_group("nccl", device_id=device)
+        return cls(device, dist.new_group(backend="gloo", timeout=_GIVE_UP_AFTER))
 
     @property
     def is_first(self) -> bool:
@@ -69,8 +76,6 @@ class Ranks:
 
 def leave(status: int) -> None:
     """Ends this rank at once: a communicator would wait for the graphs that hold its kernels."""
-    import sys
-
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dsv41_l2pf.demo.gpu_model import CACHE_TOKENS, Decoder, llama_config
+from dsv41_l2pf.demo.gpu_model import CACHE_TOKENS, Decoder
 
 from . import native
 from .arms import Hooks
@@ -19,18 +19,18 @@ DTYPES = ("bf16", "fp8")
 _FP8_SCALE = 32.0  # lifts weights of a standard deviation of 0.02 out of FP8's denormals
 
 
-def tiny_config(num_layers: int, num_ranks: int) -> Any:
-    """For CPUs: does it run."""
+def tiny_config(num_layers: int, num_ranks: int, width: int = 64) -> Any:
+    """One of at most two ranks of a Llama that is too small to time. width: of the hidden state, a multiple of 64."""
     from transformers import LlamaConfig
 
     return LlamaConfig(
         num_hidden_layers=num_layers,
-        hidden_size=64,
+        hidden_size=width,
         num_attention_heads=4 // num_ranks,
         num_key_value_heads=2 // num_ranks,
-        head_dim=16,
-        intermediate_size=128 // num_ranks,
-        vocab_size=64,
+        head_dim=width // 4,
+        intermediate_size=2 * width // num_ranks,
+        vocab_size=width,
         max_position_embeddings=CACHE_TOKENS,
     )
 
@@ -50,10 +50,12 @@ class Fp8Linear(torch.nn.Module):
         return torch._scaled_mm(rows, self.weight.t(), **scales, out_dtype=x.dtype).unflatten(0, x.shape[:-1])
 
 
-def make_slice(num_layers: int, dtype: str, rank: int, num_ranks: int, device: torch.device) -> torch.nn.Module:
-    """dtype: of the layers' linears. What is not sharded, embedding, norms and head, is the same on every rank."""
-    on_gpu = device.type == "cuda"
-    model = make_model((llama_config if on_gpu else tiny_config)(num_layers, num_ranks), device)
+def make_slice(config: Any, dtype: str, rank: int, device: torch.device) -> torch.nn.Module:
+    """One rank's model. config: of a rank. dtype: of the layers' linears, one of DTYPES.
+
+    What is not sharded, embedding, norms and head, is the same on every rank.
+    """
+    model = make_model(config, device)
     torch.manual_seed(1 + rank)
     for layer in model.model.layers:
         for block in (layer.self_attn, layer.mlp):

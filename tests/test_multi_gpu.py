@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CASE = "bf16 tp2 gloo, M=1"
 LATE_CASE = f"{CASE}, rank 0 late by 30 us"
 PROBE = "collective of gloo"
+CPU = torch.device("cpu")
 
 
 def free_port():
@@ -108,7 +109,7 @@ def test_the_share_of_edges_behind_the_collective_is_counted():
 
 
 def test_the_windows_of_a_slice_begin_behind_the_first_collective():
-    model = sharded.make_slice(2, "bf16", 0, 2, torch.device("cpu"))
+    model = sharded.make_slice(sharded.tiny_config(2, 2), "bf16", 0, CPU)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found = [[names[id(weight)].split(".")[-2] for weight in window] for window in sharded.windows_of(model)]
     attention, mlp = ["q_proj", "k_proj", "v_proj", "o_proj"], ["gate_proj", "up_proj", "down_proj"]
@@ -116,7 +117,7 @@ def test_the_windows_of_a_slice_begin_behind_the_first_collective():
 
 
 def test_ranks_share_what_is_not_sharded():
-    first, second = (sharded.make_slice(1, "bf16", rank, 2, torch.device("cpu")) for rank in range(2))
+    first, second = (sharded.make_slice(sharded.tiny_config(1, 2), "bf16", rank, CPU) for rank in range(2))
     assert torch.equal(first.lm_head.weight, second.lm_head.weight)
     assert not torch.equal(first.model.layers[0].mlp.up_proj.weight, second.model.layers[0].mlp.up_proj.weight)
 

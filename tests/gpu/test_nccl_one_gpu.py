@@ -1,4 +1,7 @@
-"""A real NCCL collective in a captured forward: two ranks on one GPU, each of which takes itself for another host."""
+"""Real NCCL collectives in captured forwards: two ranks on one GPU, each of which takes itself for another host.
+
+The ranks are time-sliced, so times mean nothing here; values, nodes, edges and decisions do.
+"""
 
 import json
 import os
@@ -7,13 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import decode_checks as checks
 import pytest
 import torch
 
 pytestmark = pytest.mark.cuda
 
 RANK = Path(__file__).with_name("nccl_rank.py")
-TIMEOUT_S = 120
+DECODE_RANK = Path(__file__).with_name("nccl_decode_rank.py")
+TIMEOUT_S = 150
 
 
 def free_port() -> int:
@@ -22,7 +27,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def run_ranks(folder: Path) -> list[dict]:
+def run_ranks(script: Path, folder: Path) -> list[dict]:
+    """What `script` printed in its last line, as JSON, on each rank."""
     common = {
         **os.environ,
         "WORLD_SIZE": "2",
@@ -40,7 +46,7 @@ def run_ranks(folder: Path) -> list[dict]:
             with log.open("w") as stderr:
                 ranks.append(
                     subprocess.Popen(
-                        [sys.executable, str(RANK)], env=environ, stdout=subprocess.PIPE, stderr=stderr, text=True
+                        [sys.executable, str(script)], env=environ, stdout=subprocess.PIPE, stderr=stderr, text=True
                     )
                 )
         for rank in ranks:
@@ -58,7 +64,7 @@ def run_ranks(folder: Path) -> list[dict]:
 
 def test_each_window_is_a_node_behind_its_nccl_kernel(tmp_path):
     torch.cuda.synchronize()
-    for result in run_ranks(tmp_path):
+    for result in run_ranks(RANK, tmp_path):
         # Edges are checked in the ranks: a launch-order edge from each NCCL kernel, the chain, the join.
         assert result["num_nodes"] == result["num_collectives"] == 3
         signature = result["signature"]
@@ -66,3 +72,34 @@ def test_each_window_is_a_node_behind_its_nccl_kernel(tmp_path):
         # Three all-reduces over two ranks: the first adds the ranks' inputs, the others double; then 1 is added.
         assert result["eager"] == [13.0, 13.0]
         assert result["replayed"] == [[value, value] for value in (4.0 * (3 + 2 * i) + 1 for i in range(5))]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What both ranks returned from every scenario of a Llama's tensor-parallel decode."""
+    torch.cuda.synchronize()
+    return run_ranks(DECODE_RANK, tmp_path_factory.mktemp("decode"))
+
+
+def test_decode_is_the_same_on_and_off_and_each_collective_has_its_node(results):
+    checks.assert_on_and_off(results, checks.FROZEN)
+
+
+def test_a_rank_that_is_latched_off_captures_and_replays_with_its_peer(results):
+    checks.assert_one_rank_latched_off(results)
+
+
+def test_ranks_with_different_plans_replay_together(results):
+    checks.assert_different_plans(results)
+
+
+def test_ranks_relearn_and_recapture_in_lockstep_and_one_alone(results):
+    checks.assert_relearned_and_recaptured(results, checks.FROZEN)
+
+
+def test_tune_with_a_process_group_decides_once(results):
+    checks.assert_tuned_alike(results)
+
+
+def test_tune_goes_on_with_one_rank_latched_off(results):
+    checks.assert_tuned_with_one_latched_off(results)
