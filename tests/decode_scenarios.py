@@ -7,6 +7,7 @@ CPUs they are eager. A difference between outputs on and off raises on both rank
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from benchmarks import sharded
 from benchmarks.multi_gpu import Case, Step
 from benchmarks.ranks import Ranks
 from benchmarks.transformers_decode import MODE, settings_of, signature_of, warm_up
-from benchmarks.transports import ProcessGroup
+from benchmarks.transports import Transport, make
 
 import dsv41_l2pf as l2pf
 from dsv41_l2pf.demo.gpu_model import Decoder
@@ -24,14 +25,27 @@ NUM_WINDOWS = 2 * NUM_LAYERS  # behind o_proj and behind down_proj
 LATCH = "a device call failed"
 
 
+@dataclass(frozen=True)
+class Setting:
+    """Where a scenario runs."""
+
+    ranks: Ranks
+    transport: Transport
+
+    @property
+    def is_first(self) -> bool:
+        return self.ranks.is_first
+
+
 class Model:
     """One rank's slice, with what it decodes without us as the result to match."""
 
-    def __init__(self, ranks: Ranks, dtype: str = "bf16") -> None:
-        self.ranks = ranks
+    def __init__(self, setting: Setting, dtype: str = "bf16") -> None:
+        ranks = setting.ranks
+        self._kernel = setting.transport.kernel
         width = 1024 if ranks.device.type == "cuda" else 64
         model = sharded.make_slice(sharded.tiny_config(NUM_LAYERS, 2, width), dtype, ranks.rank, ranks.device)
-        collectives = sharded.Collectives(model, ProcessGroup())
+        collectives = sharded.Collectives(model, setting.transport)
         self.case = Case("decode", ranks, Decoder(model), collectives)
         warm_up(self.case.decoder)
         self.off = self.case.capture()
@@ -56,7 +70,7 @@ class Model:
         from graph_inspect import PREFETCH, assert_chained_behind, assert_joined, read_graph
 
         graph = read_graph(step.graph)
-        nodes, collectives = graph.kernels(PREFETCH), graph.kernels("ncclDevKernel")
+        nodes, collectives = graph.kernels(PREFETCH), graph.kernels(self._kernel)
         assert len(collectives) == NUM_WINDOWS
         if nodes:
             indices = [window["collective_index"] for window in signature["windows"] if window["budget_bytes"]]
@@ -77,8 +91,8 @@ class Model:
         }
 
 
-def on_and_off(ranks: Ranks) -> dict[str, Any]:
-    model = Model(ranks)
+def on_and_off(setting: Setting) -> dict[str, Any]:
+    model = Model(setting)
     prefetcher = model.attach()
     step = model.capture("on")
     prefetches = model.result(prefetcher, step)
@@ -87,32 +101,32 @@ def on_and_off(ranks: Ranks) -> dict[str, Any]:
     return prefetches
 
 
-def one_rank_latched_off(ranks: Ranks) -> dict[str, Any]:
+def one_rank_latched_off(setting: Setting) -> dict[str, Any]:
     """Rank 1 latches off after it has learned: its collectives still run, and run alike."""
-    model = Model(ranks)
+    model = Model(setting)
     prefetcher = model.attach()
-    if ranks.rank == 1:
+    if not setting.is_first:
         prefetcher.windows.error = LATCH  # what the first error of an operator leaves behind
     return model.result(prefetcher, model.capture("one rank latched off"))
 
 
-def different_plans(ranks: Ranks) -> dict[str, Any]:
+def different_plans(setting: Setting) -> dict[str, Any]:
     """Rank 1 has other weights, another budget, and its first window off before the capture."""
-    model = Model(ranks, "fp8" if ranks.rank == 1 else "bf16")
-    prefetcher = model.attach(**({"budget_bytes": 1 << 12} if ranks.rank == 1 else {}))
-    if ranks.rank == 1:
+    model = Model(setting, "bf16" if setting.is_first else "fp8")
+    prefetcher = model.attach(**({} if setting.is_first else {"budget_bytes": 1 << 12}))
+    if not setting.is_first:
         prefetcher.set_window(0, num_tokens=1, mode=MODE, budget_bytes=0, model=model.case.decoder.model)
     warm_up(model.case.decoder)
     return model.result(prefetcher, model.capture("different plans"))
 
 
-def relearn_and_recapture(ranks: Ranks, num_rounds: int = 2) -> dict[str, Any]:
+def relearn_and_recapture(setting: Setting, num_rounds: int = 2) -> dict[str, Any]:
     """Both ranks learn and capture anew in every round; in odd rounds only rank 0 forgets its plan first."""
-    model = Model(ranks)
+    model = Model(setting)
     prefetcher = model.attach()
     steps, windows = [model.capture("first")], []
     for round_index in range(num_rounds):
-        if ranks.rank == 0 or round_index % 2 == 0:
+        if setting.is_first or round_index % 2 == 0:
             prefetcher.invalidate()
         warm_up(model.case.decoder)
         steps.append(model.capture(f"round {round_index}"))
@@ -122,12 +136,12 @@ def relearn_and_recapture(ranks: Ranks, num_rounds: int = 2) -> dict[str, Any]:
     return {**model.result(prefetcher, steps[-1]), "same_plan": all(found == windows[0] for found in windows)}
 
 
-def tune(ranks: Ranks, one_latched_off: bool = False) -> dict[str, Any]:
+def tune(setting: Setting, one_latched_off: bool = False) -> dict[str, Any]:
     """Times mean nothing where ranks share a GPU or a CPU: the decision only has to be one, and outputs the same."""
-    model = Model(ranks)
+    model = Model(setting)
     prefetcher = model.attach()
     step = model.capture("before tune")
-    if one_latched_off and ranks.rank == 1:
+    if one_latched_off and not setting.is_first:
         prefetcher.invalidate()
         prefetcher.windows.error = LATCH
     found = prefetcher.tune(
@@ -135,7 +149,7 @@ def tune(ranks: Ranks, one_latched_off: bool = False) -> dict[str, Any]:
         num_tokens=1,
         rounds=2,
         baseline=model.case.steps.replay_of(model.off) if model.case.on_gpu else None,
-        process_group=ranks.host,
+        process_group=setting.ranks.host,
         progress=False,
     )
     model.case.require_same("after tune", step)
@@ -147,8 +161,8 @@ def tune(ranks: Ranks, one_latched_off: bool = False) -> dict[str, Any]:
     return result
 
 
-def tune_with_one_rank_latched_off(ranks: Ranks) -> dict[str, Any]:
-    return tune(ranks, one_latched_off=True)
+def tune_with_one_rank_latched_off(setting: Setting) -> dict[str, Any]:
+    return tune(setting, one_latched_off=True)
 
 
 SCENARIOS = (
@@ -161,7 +175,10 @@ SCENARIOS = (
 )
 
 
-def run_all(ranks: Ranks, scenarios: tuple[Callable[[Ranks], dict[str, Any]], ...] = SCENARIOS) -> dict[str, Any]:
-    """What every scenario returned on this rank, by name."""
+def run_all(
+    ranks: Ranks, transport: str, scenarios: tuple[Callable[[Setting], dict[str, Any]], ...] = SCENARIOS
+) -> dict[str, Any]:
+    """What every scenario returned on this rank, by name. transport: as `benchmarks.transports.make` knows it."""
+    setting = Setting(ranks, make(transport))
     with torch.inference_mode():
-        return {scenario.__name__: scenario(ranks) for scenario in scenarios}
+        return {scenario.__name__: scenario(setting) for scenario in scenarios}

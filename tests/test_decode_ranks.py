@@ -5,13 +5,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from benchmarks.ranks import Ranks
+from benchmarks.transports import GLOO
 from decode_scenarios import SCENARIOS, run_all, tune
 from gloo import run_on_two_ranks
 
 
 def _run_all(_rank):
     scenarios = tuple(scenario for scenario in SCENARIOS if scenario is not tune)  # tests/test_tune_ranks.py has that
-    return run_all(Ranks(torch.device("cpu"), dist.group.WORLD), scenarios)
+    return run_all(Ranks(torch.device("cpu"), dist.group.WORLD), GLOO, scenarios)
 
 
 @pytest.fixture(scope="module")

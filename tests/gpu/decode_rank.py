@@ -1,4 +1,4 @@
-"""One of two NCCL ranks on one GPU: runs every scenario of `decode_scenarios`, prints what they returned as JSON."""
+"""One of two GPU ranks: runs every scenario of `decode_scenarios`, prints what they returned as JSON. argv: a transport."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from decode_scenarios import run_all  # noqa: E402
 
 def main() -> int:
     ranks = Ranks.join(on_cpu=False)
-    print(json.dumps(run_all(ranks)), flush=True)
+    print(json.dumps(run_all(ranks, sys.argv[1])), flush=True)
     ranks.barrier()
     torch.cuda.synchronize()
     return 0
