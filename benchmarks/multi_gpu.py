@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from dsv41_l2pf.tune import DEFAULT_ROUNDS
 from . import multi_gpu_probes, sharded, transports
 from .arms import GEOMETRIES, Rival, calibration, notes_of, tuning_notes
 from .common import Document, Goal, console, environment, finish, introduce, parser, require_cuda, row_table
-from .ranks import Ranks, leave
+from .ranks import Ranks, run
 from .runs import AUTO, TUNED, null_of, ratio_of
 from .timing import NULL, OFF, Timed, gpu_block, host_block, null_spread, row, time_in_turns
 from .transformers_decode import Attached, Steps, settings_of, warm_up
@@ -198,15 +199,16 @@ class Visit:
         document.extra["frontier"] = {}
 
     def run(self) -> None:
-        for dtype in self.args.dtypes:
-            config = (sharded.tiny_config if self.args.cpu else llama_config)(self.args.layers, self.ranks.num_ranks)
-            model = sharded.make_slice(config, dtype, self.ranks.rank, self.ranks.device)
-            for num_tokens in self.args.num_tokens:
-                for transport in self.args.transports:
-                    self._measure_case(model, dtype, num_tokens, transport)
-            del model
+        """What matters most first: the deadline may come before the rest."""
         for transport in self.args.transports:
             self._probe(transport)
+        config = (sharded.tiny_config if self.args.cpu else llama_config)(self.args.layers, self.ranks.num_ranks)
+        make = partial(sharded.make_slice, config, rank=self.ranks.rank, device=self.ranks.device)
+        models = {dtype: make(dtype=dtype) for dtype in self.args.dtypes}
+        for num_tokens in self.args.num_tokens:
+            for dtype, model in models.items():
+                for transport in self.args.transports:
+                    self._measure_case(model, dtype, num_tokens, transport)
 
     def _is_late(self, name: str) -> bool:
         """Whether the deadline came, for all ranks alike."""
@@ -309,4 +311,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    run(main)

@@ -23,7 +23,8 @@ _INTRODUCTION = """\
 
 `make bench` builds the library and the rivals' kernels with the `python3` on PATH, runs all benchmarks on its GPU and
 writes this page. `tools/bench.sh NAME...` runs some of them, `tools/bench.sh --quick NAME...` only shows whether they
-run, and each is a command with `--help`: `python3 -m benchmarks.gap --help`.
+run, and each is a command with `--help`: `python3 -m benchmarks.gap --help`. `make multi-gpu` does so for several GPUs
+of one host; its page lies beside its results.
 
 Rules that hold for every number here:
 

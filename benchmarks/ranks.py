@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -74,8 +75,13 @@ class Ranks:
         return {arm: [max(found) for found in zip(*(times[arm] for times in by_rank))] for arm in times}
 
 
-def leave(status: int) -> None:
-    """Ends this rank at once: a communicator would wait for the graphs that hold its kernels."""
+def run(main: Callable[[], int]) -> NoReturn:
+    """Runs `main` and ends this rank at once with its status: a communicator would wait for the graphs it is in."""
+    try:
+        status = main()
+    except Exception:  # noqa: BLE001  the interpreter's own way out can hang
+        traceback.print_exc()
+        status = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

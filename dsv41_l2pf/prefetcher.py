@@ -219,7 +219,8 @@ class Prefetcher:
         progress: show a bar.
 
         It takes at most about a minute. Windows that it switched off get no node in graphs captured from then on.
-        Raises ValueError on every rank when no single signature fits, or ranks call it with other arguments.
+        Raises ValueError on every rank when no single signature fits, or ranks call it with other arguments, and
+        RuntimeError inside a capture.
         """
         found = tune(
             self,

@@ -144,6 +144,8 @@ def tune(
     progress: bool,
 ) -> Tuning:
     """See `Prefetcher.tune`."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("tune: expected a stream that is not being captured, got one that is")
     ranks = Ranks(process_group)
     signature = ranks.one_signature(prefetcher, num_tokens, mode, rounds, baseline is not None)
     tuner = Tuner(prefetcher, signature, step, baseline, ranks)

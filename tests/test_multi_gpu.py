@@ -44,9 +44,9 @@ def content(tmp_path_factory):
 def test_every_arm_of_every_case_is_measured(content):
     assert content["failed"] == {} and content["skipped"] == []
     assert [(row["case"], row["arm"]) for row in content["rows"]] == [
+        *((PROBE, arm) for arm in (OFF, NULL, EMPTY, AUTO)),
         *((CASE, arm) for arm in (OFF, NULL, AUTO, TUNED)),
         *((LATE_CASE, arm) for arm in (OFF, NULL, AUTO)),
-        *((PROBE, arm) for arm in (OFF, NULL, EMPTY, AUTO)),
     ]
 
 

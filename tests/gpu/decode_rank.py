@@ -8,7 +8,7 @@ TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 
 import torch  # noqa: E402
-from benchmarks.ranks import Ranks, leave  # noqa: E402
+from benchmarks.ranks import Ranks, run  # noqa: E402
 from decode_scenarios import run_all  # noqa: E402
 
 
@@ -21,4 +21,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    run(main)
