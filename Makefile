@@ -5,7 +5,7 @@ export L2PF_CUDA_ARCHS L2PF_GTEST_SOURCE CMAKE_ARGS
 
 FORMATTED = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cuh' '*.cu')
 
-.PHONY: help demo test build gpu nccl-one-gpu multi-gpu bench bench-build format clean
+.PHONY: help demo test build gpu nccl-one-gpu multi-gpu bench bench-build sglang-h200 wheels format clean
 help:
 	@echo "make demo    run the main job: learn, prefetch, compare, one table and one picture"
 	@echo "make test    run every test that needs no GPU"
@@ -15,6 +15,8 @@ help:
 	@echo "make nccl-one-gpu  test two NCCL ranks as two processes on one GPU"
 	@echo "make multi-gpu     benchmark and test on a machine with several GPUs, in under 9 minutes"
 	@echo "make bench   build and run the benchmarks with the current python3's torch, no network; benchmarks/README.md"
+	@echo "make sglang-h200  a real SGLang 0.5.16 on this machine's GPU with and without the plugin; tools/sglang_kit.sh first"
+	@echo "make wheels  build the wheels for x86_64 and aarch64 and the source distribution into dist/, and check them"
 	@echo "make format  clang-format the C++ and CUDA sources"
 	@echo "make clean   remove what was built (the venv stays)"
 	@echo "Variables: L2PF_CUDA_ARCHS='90;120-real'  CMAKE_ARGS='-DL2PF_CUDA=OFF'  L2PF_GTEST_SOURCE=<its source tree>"
@@ -64,10 +66,18 @@ bench:
 bench-build:
 	@tools/bench.sh --build-only
 
+sglang-h200:
+	@tools/sglang_h200.sh install
+	@tools/sglang_h200.sh run
+
+wheels:
+	@tools/check_tools.sh build
+	@tools/wheels.sh
+
 format:
 	@echo "==> formatting"
 	@clang-format -i $(FORMATTED)
 
 clean:
 	@echo "==> removing what was built"
-	@rm -rf build build-gpu build-bench dist *.egg-info dsv41_l2pf/lib benchmarks/lib dsv41_l2pf_demo.png
+	@rm -rf build build-gpu build-bench build-wheels dist *.egg-info dsv41_l2pf/lib benchmarks/lib dsv41_l2pf_demo.png

@@ -62,7 +62,6 @@ class Attachment:
         self.weights.refresh(model)
         return self.weights
 
-
     def hidden_weights(self) -> list[Weight]:
         """The weights of compiled parts of the model that no operator was seen to read."""
         model = self._model()

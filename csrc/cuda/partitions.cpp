@@ -37,21 +37,20 @@ std::vector<int64_t> measure_partitions(ProbeBuffer& scratch, int num_sms, cudaS
   const int64_t lines_bytes = static_cast<int64_t>(num_sms) * kLinesPerSm * kLineBytes;
   ProbeBuffer device_cycles(num_sms * static_cast<int64_t>(sizeof(uint32_t)));
   auto* const cycles = reinterpret_cast<uint32_t*>(device_cycles.data());
-  L2PF_CUDA_CHECK(cudaMemsetAsync(scratch.data(), 0, static_cast<size_t>(lines_bytes), stream));
   std::vector<uint32_t> least(num_sms, UINT32_MAX);
   std::vector<uint32_t> host(num_sms);
   for (int round = 0; round < kRounds; ++round) {
+    // Written anew, a line is in its home partition alone.
+    L2PF_CUDA_CHECK(cudaMemsetAsync(scratch.data(), 0, static_cast<size_t>(lines_bytes), stream));
+    L2PF_CUDA_CHECK(cudaMemsetAsync(cycles, 0, host.size() * sizeof(uint32_t), stream));
     for (int sm = 0; sm < num_sms; ++sm) {
       const char* const lines = scratch.data() + static_cast<int64_t>(sm) * kLinesPerSm * kLineBytes;
-      L2PF_CUDA_CHECK(launch_latency(lines, kLinesPerSm, 0, num_sms, cycles, stream));
+      // SM 0 brings the lines to its own side; another SM of that side finds all of them near, one of the other half.
+      L2PF_CUDA_CHECK(launch_latency(lines, kLinesPerSm, 0, num_sms, nullptr, stream));
       L2PF_CUDA_CHECK(launch_latency(lines, kLinesPerSm, sm, num_sms, cycles, stream));
     }
-    // SM 0 wrote its own entry in every turn, the last time from a cold read: measured again on lines it knows.
-    L2PF_CUDA_CHECK(launch_latency(scratch.data(), kLinesPerSm, 0, num_sms, cycles, stream));
     L2PF_CUDA_CHECK(
         cudaMemcpyAsync(host.data(), cycles, host.size() * sizeof(uint32_t), cudaMemcpyDeviceToHost, stream));
-    // Written anew, a line is in its home partition alone, as the next round must find it.
-    L2PF_CUDA_CHECK(cudaMemsetAsync(scratch.data(), 0, static_cast<size_t>(lines_bytes), stream));
     L2PF_CUDA_CHECK(cudaStreamSynchronize(stream));
     for (int sm = 0; sm < num_sms; ++sm) least[sm] = std::min(least[sm], host[sm]);
   }

@@ -1,7 +1,7 @@
 #include "probe.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 #include "probe_kernels.h"
 
@@ -37,11 +37,16 @@ double ProbeStream::time_us(const std::function<void()>& body, const std::functi
   return elapsed_ms * 1e3;
 }
 
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 double median_of(int num_samples, const std::function<double()>& sample) {
   std::vector<double> samples;
   for (int i = 0; i < num_samples; ++i) samples.push_back(sample());
-  std::nth_element(samples.begin(), samples.begin() + num_samples / 2, samples.end());
-  return samples[num_samples / 2];
+  return median(std::move(samples));
 }
 
 }  // namespace l2pf

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "../backend.h"
 #include "device_scope.h"
@@ -46,6 +47,8 @@ class ProbeStream {
   cudaEvent_t end_ = nullptr;
 };
 
+// The upper median of `values`, which holds at least one.
+double median(std::vector<double> values);
 // Median of `num_samples` calls.
 double median_of(int num_samples, const std::function<double()>& sample);
 

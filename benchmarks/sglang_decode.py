@@ -1,0 +1,176 @@
+"""One start of a real SGLang on one GPU: the plugin loaded by SGLang itself, decode steps timed, one line of JSON.
+
+A dummy-weight Llama of one tensor-parallel rank's shapes runs at TP = 1, where SGLang issues no collective; so the
+emulated one stands behind every `RowParallelLinear`, hooked as SGLang's own collectives are. DSV41_L2_PREFETCH decides,
+as for any user, whether the plugin does anything: tools/sglang_h200.sh starts this with and without it in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+# Llama-3-70B on four ranks: heads, key-value heads and the inner size are a rank's share.
+TP4_RANK = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "intermediate_size": 7168,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "vocab_size": 32064,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+    "rope_theta": 500000.0,
+}
+_NUM_WARM_UPS = 1
+OFF_BYTES, PLANNED_BYTES = 0, -1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=16, help="of 80")
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--delay-us", type=float, default=5.0, help="after which the emulated peers answer")
+    parser.add_argument("--steps", type=int, default=64, help="decode steps a block")
+    parser.add_argument("--blocks", type=int, default=8, help="timed blocks; with the plugin, of each kind")
+    return parser.parse_args()
+
+
+def _put_collectives_behind_row_parallel_linears(delay_us: float, session: Any) -> None:
+    import torch
+    from sglang.srt.layers.linear import RowParallelLinear
+
+    def all_reduce(tensor: torch.Tensor) -> torch.Tensor:
+        torch.ops.dsv41.emulated_all_reduce(tensor, delay_us)
+        return tensor
+
+    if session is not None:
+        all_reduce = session.collective(all_reduce, "all_reduce", lambda args, kwargs: args[0])
+    forward = RowParallelLinear.forward
+
+    @functools.wraps(forward)
+    def with_collective(self: Any, *args: Any, **kwargs: Any) -> tuple:
+        output, bias = forward(self, *args, **kwargs)
+        return all_reduce(output), bias
+
+    RowParallelLinear.forward = with_collective
+
+
+class _Decoder:
+    """Greedy decoding from one fixed prompt through SGLang's own model runner."""
+
+    def __init__(self, one_batch: Any, bench: Any, batch_size: int) -> None:
+        self._one_batch, self._bench, self._batch_size = one_batch, bench, batch_size
+        self.model = bench.torch_runner.model
+
+    def steps(self, num_steps: int) -> tuple[list[list[int]], list[float]]:
+        """The tokens of every step, [steps][batch], and the ms that each took."""
+        prompt = [list(range(17 + index, 17 + index + 32)) for index in range(self._batch_size)]
+        self._bench.clear()
+        requests = self._one_batch.prepare_synthetic_inputs_for_latency_test(self._batch_size, 32, prompt)
+        token, _, batch = self._bench.extend(requests)
+        tokens, step_ms = [], []
+        for _ in range(num_steps):
+            self._bench.synchronize()
+            begin = time.perf_counter()
+            token, _ = self._bench.decode(token, batch)
+            self._bench.synchronize()
+            step_ms.append((time.perf_counter() - begin) * 1e3)
+            tokens.append(token.tolist())
+        return tokens, step_ms
+
+
+def _measure(decoder: _Decoder, session: Any, arguments: argparse.Namespace) -> dict:
+    for _ in range(_NUM_WARM_UPS):
+        tokens, _ = decoder.steps(arguments.steps)
+    digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
+    result: dict[str, Any] = {"tokens": digest, "ms": [], "windows_off_ms": []}
+    signature = None
+    if session is not None:
+        signatures = [s for s in session.prefetcher.status()["signatures"] if s["num_tokens"] == arguments.batch_size]
+        signature = max(signatures, key=lambda s: s["num_windows"], default=None)
+        result["signatures"] = [
+            {name: s[name] for name in ("num_tokens", "mode", "state", "reason", "num_collectives", "num_windows",
+                                        "num_launched", "planned_bytes")}
+            for s in session.prefetcher.status()["signatures"]
+        ]  # fmt: skip
+
+    def set_budgets(num_bytes: int) -> None:
+        for window in signature["windows"] if signature else ():
+            session.prefetcher.set_window(
+                window["collective_index"],
+                num_tokens=signature["num_tokens"],
+                mode=signature["mode"],
+                model=decoder.model,
+                budget_bytes=num_bytes,
+            )
+
+    equal = True
+    for _ in range(arguments.blocks):
+        for name, budget in (("ms", PLANNED_BYTES), ("windows_off_ms", OFF_BYTES))[: 2 if signature else 1]:
+            set_budgets(budget)
+            block_tokens, step_ms = decoder.steps(arguments.steps)
+            equal = equal and block_tokens == tokens
+            result[name].append(statistics.median(step_ms))
+    result["tokens_equal_in_every_block"] = equal
+    return result
+
+
+def _latency_test(arguments: argparse.Namespace) -> Any:
+    def latency_test(server_args: Any, port_args: Any, bench_args: Any, gpu_id: int, tp_rank: int) -> None:
+        from sglang.benchmark import one_batch
+        from sglang.srt.plugins import load_plugins
+
+        from dsv41_l2pf.integrations import sglang
+
+        for initialise in ("initialize_moe_config", "initialize_fp8_gemm_config", "initialize_fp4_gemm_config"):
+            getattr(one_batch, initialise)(server_args)
+        load_plugins()
+        session = sglang.session()
+        _put_collectives_behind_row_parallel_linears(arguments.delay_us, session)
+        one_batch.configure_logger(server_args, prefix=" TP0")
+        bench, _ = one_batch.load_model(server_args, port_args, gpu_id, tp_rank)
+        result = _measure(_Decoder(one_batch, bench, arguments.batch_size), session, arguments)
+        environment = {name: value for name, value in os.environ.items() if name.startswith("DSV41_")}
+        print(json.dumps({**vars(arguments), "plugin": session is not None, "environment": environment, **result}))
+
+    return latency_test
+
+
+def main() -> None:
+    arguments = _arguments()
+    import dsv41_l2pf  # noqa: F401  (loads the operators, the emulated collective among them)
+    from sglang.benchmark import one_batch
+
+    one_batch.get_tokenizer = lambda *args, **kwargs: None
+    one_batch.latency_test = _latency_test(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps({**TP4_RANK, "num_hidden_layers": arguments.layers}))
+        sys.argv = [
+            "one_batch",
+            *("--model-path", folder, "--load-format", "dummy", "--grammar-backend", "none"),
+            "--disable-prefill-cuda-graph",  # a minute of capture, and decode is what is timed
+            *("--attention-backend", "triton", "--sampling-backend", "pytorch", "--mem-fraction-static", "0.5"),
+            *("--batch-size", str(arguments.batch_size), "--cuda-graph-max-bs", str(arguments.batch_size)),
+        ]
+        one_batch.cli_main()
+
+
+if __name__ == "__main__":
+    main()

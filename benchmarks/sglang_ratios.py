@@ -1,0 +1,95 @@
+"""The lines that benchmarks.sglang_decode printed, as one table: decode step with the plugin / without it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+OFF, ON, NULL = "off", "on", "off again"
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Of one delay: the median over the starts of (median step of a start / median step of the off start beside it)."""
+
+    delay_us: float
+    off_ms: float
+    on: float
+    null: float
+    null_spread: float  # largest distance of a null ratio from 1
+    windows_off: float  # on, with every window patched to 0 bytes, / off
+    num_windows: int
+    tokens_equal: bool
+
+
+def ratios(starts: list[dict]) -> list[Ratios]:
+    """starts: in the order in which they ran, off, on and off again in turns.
+
+    Raises ValueError when a delay does not have as many starts of each kind.
+    """
+    by_delay: dict[float, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
+    for start in starts:
+        by_delay[start["delay_us"]][start["start"]].append(start)
+    found = []
+    for delay_us, kinds in by_delay.items():
+        counts = {name: len(kinds[name]) for name in (OFF, ON, NULL)}
+        if len(set(counts.values())) != 1:
+            raise ValueError(f"delay {delay_us} us: expected as many starts of each kind, got {counts}")
+        off = [statistics.median(start["ms"]) for start in kinds[OFF]]
+
+        def against_off(name: str, key: str = "ms", kinds: dict = kinds, off: list = off) -> list[float]:
+            return [statistics.median(start[key]) / ms for start, ms in zip(kinds[name], off) if start[key]]
+
+        null = against_off(NULL)
+        windows_off = against_off(ON, "windows_off_ms")
+        everything = [start for group in kinds.values() for start in group]
+        found.append(
+            Ratios(
+                delay_us,
+                off_ms=statistics.median(off),
+                on=statistics.median(against_off(ON)),
+                null=statistics.median(null),
+                null_spread=max(abs(ratio - 1) for ratio in null),
+                windows_off=statistics.median(windows_off) if windows_off else float("nan"),
+                num_windows=max((s["num_windows"] for s in kinds[ON][0].get("signatures", [])), default=0),
+                tokens_equal=len({start["tokens"] for start in everything}) == 1
+                and all(start["tokens_equal_in_every_block"] for start in everything),
+            )
+        )
+    return found
+
+
+def table(found: list[Ratios]) -> Table:
+    result = Table(title="SGLang decode step / the same without the plugin")
+    for column in ("peers late by us", "off ms", "on", "off again", "its spread", "on, windows off", "windows", "tokens"):
+        result.add_column(column, justify="right")
+    for r in found:
+        result.add_row(
+            f"{r.delay_us:g}",
+            f"{r.off_ms:.3f}",
+            f"{r.on:.3f}",
+            f"{r.null:.3f}",
+            f"{r.null_spread:.3f}",
+            f"{r.windows_off:.3f}",
+            str(r.num_windows),
+            "equal" if r.tokens_equal else "DIFFERENT",
+        )
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, help="JSON lines")
+    lines = parser.parse_args().file.read_text().splitlines()
+    Console(width=120).print(table(ratios([json.loads(line) for line in lines])))
+
+
+if __name__ == "__main__":
+    main()
