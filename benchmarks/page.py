@@ -126,7 +126,8 @@ def _several_gpus(content: Mapping[str, Any]) -> str:
     parts.append(_pivot({"rows": steps}, "ratio_to_off", ".4f"))
     parts += ["The same in us:", _pivot({"rows": steps}, "value", ".1f")]
     if collectives:
-        parts += ["A collective with nothing beside it but prefetches, us:", _pivot({"rows": collectives}, "value", ".2f")]
+        parts.append("A collective with nothing beside it but prefetches, us:")
+        parts.append(_pivot({"rows": collectives}, "value", ".2f"))
     lines = [
         [case, f"`{kernel}`", str(num_edges)]
         for case, kernels in content["frontier"].items()

@@ -20,7 +20,7 @@ _GIVE_UP_AFTER = timedelta(seconds=90)
 
 
 class Ranks:
-    """All ranks, seen from one. Values are exchanged through gloo on the host, never on the GPU and never in a capture."""
+    """All ranks, seen from one. They exchange values through gloo on the host, never on the GPU or in a capture."""
 
     def __init__(self, device: torch.device, host: Any) -> None:
         """Of a default group that stands already. device: this rank's. host: a gloo group of the same ranks."""

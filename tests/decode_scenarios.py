@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from benchmarks import sharded
-from benchmarks.multi_gpu import Case, Step
+from benchmarks.multi_gpu_case import Case, Step
 from benchmarks.ranks import Ranks
 from benchmarks.transformers_decode import MODE, settings_of, signature_of, warm_up
 from benchmarks.transports import Transport, make

@@ -5,14 +5,19 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from benchmarks import multi_gpu, page, plots, sharded, transports
+from benchmarks import multi_gpu, multi_gpu_case, page, plots, sharded, transports
+from benchmarks.arms import Hooks
 from benchmarks.common import Document
 from benchmarks.runs import AUTO, EMPTY, TUNED
 from benchmarks.timing import NULL, OFF
+
+from dsv41_l2pf.demo.graph_nodes import LAUNCH_ORDER_PORT, PROGRAMMATIC, CapturedGraph, Edge, Node
 
 ROOT = Path(__file__).resolve().parent.parent
 CASE = "bf16 tp2 gloo, M=1"
@@ -102,10 +107,58 @@ def test_the_page_and_the_picture_show_the_run(tmp_path):
     assert (tmp_path / "multi_gpu.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_frontier_is_what_launch_order_edges_into_prefetches_come_from(monkeypatch):
+    names = ("gemm", "ncclDevKernel_AllReduce", "l2pf_prefetch_kernel", "ncclDevKernel_AllReduce", "l2pf_prefetch_kernel")
+    nodes = [Node(index, "kernel", name) for index, name in enumerate(names)]
+    behind = {"from_port": LAUNCH_ORDER_PORT, "type": PROGRAMMATIC}
+    full = {"from_port": 0, "type": 0}
+    edges = [Edge(0, 1, **full), Edge(1, 2, **behind), Edge(1, 3, **full), Edge(3, 4, **behind), Edge(2, 4, **full)]
+    monkeypatch.setattr(multi_gpu_case, "read_graph", lambda graph: CapturedGraph(nodes, edges))
+    assert multi_gpu_case.frontier_of(SimpleNamespace(graph=None)) == {"ncclDevKernel_AllReduce": 2}
+
+
+class Logged(Hooks):
+    """Notes what it is called with."""
+
+    def __init__(self):
+        self.log = []
+
+    @contextmanager
+    def forward(self):
+        self.log.append("begin")
+        yield
+        self.log.append("end")
+
+    @contextmanager
+    def collective(self, data, kind):
+        self.log.append(kind)
+        yield
+
+
+class Alone(transports.Transport):
+    """One rank."""
+
+    def all_reduce(self, data):
+        return data
+
+
+def test_an_arms_hooks_are_around_its_own_steps_only():
+    model = sharded.make_slice(sharded.tiny_config(1, 2), "bf16", 0, CPU)
+    collectives, hooks = sharded.Collectives(model, Alone()), Logged()
+    decoder = SimpleNamespace(step=lambda: model(input_ids=torch.zeros(1, 1, dtype=torch.long)).logits)
+    off = decoder.step()
+    on = sharded.HookedDecoder(decoder, collectives, hooks).step()
+    decoder.step()
+    assert hooks.log == ["begin", "all_reduce", "all_reduce", "end"]
+    assert torch.equal(on, off)
+    collectives.remove()
+    assert all(not module._forward_hooks for module in model.modules())
+
+
 def test_the_share_of_edges_behind_the_collective_is_counted():
     frontier = {"ncclDevKernel_AllReduce": 3, "elementwise": 1}
-    assert multi_gpu.share_behind(frontier, transports.ProcessGroup.kernel) == 0.75
-    assert multi_gpu.share_behind({}, "nccl") != multi_gpu.share_behind({}, "nccl")  # not a number
+    assert multi_gpu_case.share_behind(frontier, transports.ProcessGroup.kernel) == 0.75
+    assert multi_gpu_case.share_behind({}, "nccl") != multi_gpu_case.share_behind({}, "nccl")  # not a number
 
 
 def test_the_windows_of_a_slice_begin_behind_the_first_collective():

@@ -3,8 +3,8 @@
 # network, runs benchmarks.multi_gpu on all GPUs (WORDs are its own, see --help), then the tests that need two GPUs.
 # It ends within VISIT_S seconds (default 530), whatever hangs. Every step runs, whatever the one before did; the last
 # lines say how each went, and the exit status is 0 only when all passed.
-# Environment: NUM_GPUS (default: all), OUT (a folder that gets JSON and logs; without it the JSON, the picture and a page
-# go to benchmarks/results/<gpu>x<number>), L2PF_COMMIT, L2PF_CUDA_ARCHS (default: the GPU's).
+# Environment: NUM_GPUS (default: all), OUT (a folder that gets JSON and logs; without it the JSON, the picture and a
+# page go to benchmarks/results/<gpu>x<number>), L2PF_COMMIT, L2PF_CUDA_ARCHS (default: the GPU's).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 visit_s="${VISIT_S:-530}"

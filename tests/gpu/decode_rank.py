@@ -1,4 +1,4 @@
-"""One of two GPU ranks: runs every scenario of `decode_scenarios`, prints what they returned as JSON. argv: a transport."""
+"""One of two GPU ranks: runs every scenario of `decode_scenarios` over the transport that its argument names."""
 
 import json
 import sys

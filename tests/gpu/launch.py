@@ -37,11 +37,8 @@ def run_ranks(command: list, folder: Path, on_one_gpu: bool = True) -> list[dict
             if on_one_gpu:  # NCCL refuses two ranks on one GPU of one host
                 environ |= {"LOCAL_RANK": "0", "NCCL_HOSTID": f"host{rank}"}
             with log.open("w") as stderr:
-                ranks.append(
-                    subprocess.Popen(
-                        [sys.executable, *map(str, command)], env=environ, stdout=subprocess.PIPE, stderr=stderr, text=True
-                    )
-                )
+                words = [sys.executable, *map(str, command)]
+                ranks.append(subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=stderr, text=True))
         for rank in ranks:
             outputs.append(rank.communicate(timeout=TIMEOUT_S)[0])
     except subprocess.TimeoutExpired:
