@@ -108,7 +108,7 @@ def test_the_page_and_the_picture_show_the_run(tmp_path):
 
 
 def test_the_frontier_is_what_launch_order_edges_into_prefetches_come_from(monkeypatch):
-    names = ("gemm", "ncclDevKernel_AllReduce", "l2pf_prefetch_kernel", "ncclDevKernel_AllReduce", "l2pf_prefetch_kernel")
+    names = ("gemm", *("ncclDevKernel_AllReduce", "l2pf_prefetch_kernel") * 2)
     nodes = [Node(index, "kernel", name) for index, name in enumerate(names)]
     behind = {"from_port": LAUNCH_ORDER_PORT, "type": PROGRAMMATIC}
     full = {"from_port": 0, "type": 0}

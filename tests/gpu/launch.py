@@ -28,6 +28,9 @@ def run_ranks(command: list, folder: Path, on_one_gpu: bool = True) -> list[dict
         "MASTER_PORT": str(free_port()),
         "NCCL_SOCKET_IFNAME": "lo",
         "NCCL_IB_DISABLE": "1",
+        # Multicast between GPUs can put a host's GPUs, which others share, out of service.
+        "NCCL_NVLS_ENABLE": "0",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     }
     logs = [folder / f"rank{rank}.log" for rank in range(2)]
     ranks, outputs = [], []
@@ -36,6 +39,8 @@ def run_ranks(command: list, folder: Path, on_one_gpu: bool = True) -> list[dict
             environ = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             if on_one_gpu:  # NCCL refuses two ranks on one GPU of one host
                 environ |= {"LOCAL_RANK": "0", "NCCL_HOSTID": f"host{rank}"}
+                # What a time-sliced GPU is calibrated to is nobody else's business.
+                environ["XDG_CACHE_HOME"] = str(folder / f"cache{rank}")
             with log.open("w") as stderr:
                 words = [sys.executable, *map(str, command)]
                 ranks.append(subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=stderr, text=True))
