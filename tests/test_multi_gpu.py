@@ -11,11 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from benchmarks import multi_gpu, multi_gpu_case, page, plots, sharded, transports
 from benchmarks.arms import Hooks
 from benchmarks.common import Document
+from benchmarks.ranks import Ranks
 from benchmarks.runs import AUTO, EMPTY, TUNED
 from benchmarks.timing import NULL, OFF
+from gloo import run_on_two_ranks
 
 from dsv41_l2pf.demo.graph_nodes import LAUNCH_ORDER_PORT, PROGRAMMATIC, CapturedGraph, Edge, Node
 
@@ -72,6 +75,25 @@ def test_a_run_on_cpus_has_no_goals_and_says_why(content):
     assert content["goals"] == [] and "MEAN NOTHING" in content["warning"]
     assert (content["commit"], content["gpu"]) == ("abc", "2 x none")
     assert content["command"].startswith("torchrun --nproc-per-node 2 -m benchmarks.multi_gpu --cpu")
+
+
+def _one_rank_fails(rank):
+    ranks = Ranks(CPU, dist.group.WORLD)
+    document = Document("multi_gpu", {})
+    with ranks.case(document, "raises on rank 1"):
+        if rank == 1:
+            raise ArithmeticError("only here")
+    with ranks.case(document, "differs on rank 1"):
+        ranks.require_none("it differs" if rank == 1 else "")
+    with ranks.case(document, "fine"):
+        ranks.require_none("")
+    return {"failed": document.failed, "slowest": ranks.slowest({OFF: [1.0 + rank, 3.0 - rank]})}
+
+
+def test_what_fails_on_one_rank_is_said_by_all_and_the_slowest_counts(tmp_path):
+    for found in run_on_two_ranks(_one_rank_fails, tmp_path):
+        assert found["failed"] == {"raises on rank 1": "only here", "differs on rank 1": "rank 1: it differs"}
+        assert found["slowest"] == {OFF: [2.0, 3.0]}
 
 
 def gpu_content():

@@ -32,7 +32,7 @@ step() {
   shift 2
   [ "$limit_s" -lt "$left_s" ] || limit_s=$left_s
   echo "==> multi-gpu: $name (at most $limit_s s)"
-  if [ "$limit_s" -lt 5 ] || ! timeout -k 5 "$limit_s" "$@" 2>&1 | tee "$logs/multi-gpu-$name.log"; then
+  if [ "$limit_s" -lt 5 ] || ! timeout -k 15 "$limit_s" "$@" 2>&1 | tee "$logs/multi-gpu-$name.log"; then
     result=FAIL
     failed=1
   fi
