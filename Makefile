@@ -5,13 +5,15 @@ export L2PF_CUDA_ARCHS L2PF_GTEST_SOURCE CMAKE_ARGS
 
 FORMATTED = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cuh' '*.cu')
 
-.PHONY: help demo test build gpu bench bench-build sanitize fuzz sglang-h200 wheels format clean
+.PHONY: help demo test build gpu nccl-one-gpu multi-gpu bench bench-build sanitize fuzz sglang-h200 wheels format clean
 help:
 	@echo "make demo    run the main job: learn, prefetch, compare, one table and one picture"
 	@echo "make test    run every test that needs no GPU"
 	@echo "make test-engines  test the hooks in real SGLang, b12x and vLLM (20 GB of venvs, made once)"
 	@echo "make build   make the venv and build libdsv41_l2pf.so"
 	@echo "make gpu     build and test the GPU half with the current python3's torch, no network; then the demo"
+	@echo "make nccl-one-gpu  test two NCCL ranks as two processes on one GPU"
+	@echo "make multi-gpu     benchmark and test on a machine with several GPUs, in under 9 minutes"
 	@echo "make bench   build and run the benchmarks with the current python3's torch, no network; benchmarks/README.md"
 	@echo "make sanitize  run the C++ tests under ThreadSanitizer, AddressSanitizer and UBSan"
 	@echo "make fuzz    fuzz plans and tables with libFuzzer, FUZZ_SECONDS=600 each (clang++)"
@@ -53,6 +55,12 @@ test-engines:
 
 gpu:
 	@tools/gpu.sh
+
+nccl-one-gpu:
+	@tools/nccl_one_gpu.sh
+
+multi-gpu:
+	@tools/multi_gpu.sh
 
 bench:
 	@tools/bench.sh gap decode transformers dispatch

@@ -28,7 +28,7 @@ console = Console(width=WIDTH, highlight=False)
 
 @dataclass(frozen=True)
 class Goal:
-    """What issue 4 asks for. measured, target: numbers of one unit; at_most: which side of the target is good.
+    """What is asked for. measured, target: numbers of one unit; at_most: which side of the target is good.
 
     slack: how far past the target still counts, where the goal allows the null spread.
     """
@@ -203,7 +203,7 @@ def finite(value: Any) -> Any:
 def finish(document: Document, args: argparse.Namespace) -> int:
     """Prints the goals, what was left out and what failed, writes JSON and PNG, and returns the exit status."""
     records = [goal.record() for goal in document.goals]
-    console.print(goal_table(f"{document.benchmark}: the goals of issue 4", records))
+    console.print(goal_table(f"{document.benchmark}: the goals", records))
     if document.skipped:
         console.print("not measured, the deadline came first: " + ", ".join(document.skipped))
     for case, error in document.failed.items():

@@ -15,7 +15,7 @@ from . import plots, predict
 from .common import RESULTS, ROOT, number, verdict
 
 PAGE = ROOT / "benchmarks" / "README.md"
-BENCHMARKS = ("gap", "decode", "transformers", "dispatch")
+BENCHMARKS = ("gap", "decode", "transformers", "dispatch", "multi_gpu")
 _PREDICTED_BYTES = 16 * MIB
 
 _INTRODUCTION = """\
@@ -23,7 +23,8 @@ _INTRODUCTION = """\
 
 `make bench` builds the library and the rivals' kernels with the `python3` on PATH, runs all benchmarks on its GPU and
 writes this page. `tools/bench.sh NAME...` runs some of them, `tools/bench.sh --quick NAME...` only shows whether they
-run, and each is a command with `--help`: `python3 -m benchmarks.gap --help`.
+run, and each is a command with `--help`: `python3 -m benchmarks.gap --help`. `make multi-gpu` does so for several GPUs
+of one host; its page lies beside its results.
 
 Rules that hold for every number here:
 
@@ -32,7 +33,8 @@ Rules that hold for every number here:
   median, a range is its quartiles. Numbers of different runs are not compared.
 - `null` is `off` captured and timed a second time. The null spread is how far its quartiles are from 1: what chance
   does.
-- Steps are CUDA graphs. A collective is a kernel that waits for a host thread to answer, late by the time given.
+- Steps are CUDA graphs. A collective is a kernel that waits for a host thread to answer, late by the time given; those
+  of `multi_gpu` are real.
 """
 
 _ARMS = """\
@@ -117,6 +119,26 @@ def _steps(content: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def _several_gpus(content: Mapping[str, Any]) -> str:
+    collectives = [row for row in content["rows"] if row["unit"] != "us"]
+    steps = [row for row in content["rows"] if row["unit"] == "us"]
+    parts = [content.get("warning", ""), "Step time of off, by the slowest rank of every round:"]
+    parts.append(_pivot({"rows": steps}, "ratio_to_off", ".4f"))
+    parts += ["The same in us:", _pivot({"rows": steps}, "value", ".1f")]
+    if collectives:
+        parts.append("A collective with nothing beside it but prefetches, us:")
+        parts.append(_pivot({"rows": collectives}, "value", ".2f"))
+    lines = [
+        [case, f"`{kernel}`", str(num_edges)]
+        for case, kernels in content["frontier"].items()
+        for kernel, num_edges in kernels.items()
+    ]
+    if lines:
+        parts += ["The kernels that prefetch nodes hang on, by a launch-order edge each:"]
+        parts.append(table(["case", "kernel", "edges"], lines))
+    return "\n\n".join(part for part in parts if part)
+
+
 def _costs(content: Mapping[str, Any]) -> str:
     return "\n\n".join(["Host time in us, a call or a window:", _pivot(content, "value", ".2f")])
 
@@ -126,6 +148,7 @@ _SECTIONS = {
     "decode": ("Decode steps of one rank", _steps),
     "transformers": ("Real transformers models through `attach` alone", _steps),
     "dispatch": ("What the operators cost the host", _costs),
+    "multi_gpu": ("Several GPUs of one host, with real collectives", _several_gpus),
 }
 
 
@@ -194,7 +217,9 @@ def render(contents: Mapping[str, Mapping[str, Any]], pictures: str, notes: str 
         parts.append(f"## Why, and what was tried\n\n{notes.strip()}")
     parts.append(_ARMS.rstrip())
     parts += [section(content, f"{pictures}/{name}.png") for name, content in contents.items()]
-    return "\n\n".join([*parts, paper_model(contents)]) + "\n"
+    if set(contents) != {"multi_gpu"}:
+        parts.append(paper_model(contents))
+    return "\n\n".join(parts) + "\n"
 
 
 def load(folder: Path) -> dict[str, dict[str, Any]]:

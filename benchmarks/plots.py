@@ -47,7 +47,7 @@ def _save(figure: plt.Figure, path: Path) -> None:
 
 
 def steps(path: Path, content: Content) -> None:
-    """A line a case, a marker an arm: ratio_to_off with quartiles; used by `decode` and `transformers`."""
+    """A line a case, a marker an arm: ratio_to_off with quartiles; used by `decode`, `transformers`, `multi_gpu`."""
     rows = [row for row in content["rows"] if row["arm"] in _DOTS]
     cases = list(dict.fromkeys(row["case"] for row in rows))
     arms = [arm for arm in _DOTS if any(row["arm"] == arm for row in rows)]
@@ -118,7 +118,7 @@ def costs(path: Path, content: Content) -> None:
     _save(figure, path)
 
 
-DRAWINGS = {"gap": shares, "decode": steps, "transformers": steps, "dispatch": costs}
+DRAWINGS = {"gap": shares, "decode": steps, "transformers": steps, "dispatch": costs, "multi_gpu": steps}
 
 
 def draw(path: Path, content: Content) -> None:

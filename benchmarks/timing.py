@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,7 +79,7 @@ class Timed:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def _block(replay: Callable[[], None], num_replays: int) -> list[float]:
+def gpu_block(replay: Callable[[], None], num_replays: int) -> list[float]:
     """The times of `num_replays` back-to-back replays in us, after one that is not counted."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(num_replays + 1)]
     native.reset_persisting_l2()
@@ -92,8 +93,28 @@ def _block(replay: Callable[[], None], num_replays: int) -> list[float]:
     return [1e3 * start.elapsed_time(end) for start, end in zip(events, events[1:])]
 
 
-def time_in_turns(arms: list[Timed], num_rounds: int, num_replays: int = REPLAYS_PER_BLOCK) -> dict[str, list[float]]:
-    """Block medians of every arm in us, one a round; the order turns round from round to round."""
+def host_block(replay: Callable[[], None], num_replays: int) -> list[float]:
+    """What `gpu_block` measures, by the host's clock and without anything that holds a GPU."""
+    replay()
+    times = []
+    for _ in range(num_replays):
+        begin = time.perf_counter()
+        replay()
+        times.append(1e6 * (time.perf_counter() - begin))
+    return times
+
+
+def time_in_turns(
+    arms: list[Timed],
+    num_rounds: int,
+    num_replays: int = REPLAYS_PER_BLOCK,
+    block: Callable[[Callable[[], None], int], list[float]] | None = None,
+) -> dict[str, list[float]]:
+    """Block medians of every arm in us, one a round; the order turns round from round to round.
+
+    block: runs and times one block; `gpu_block` when None.
+    """
+    run_block = block or gpu_block
     current = arms[0]
 
     def select(arm: Timed) -> Callable[[], None]:
@@ -105,7 +126,7 @@ def time_in_turns(arms: list[Timed], num_rounds: int, num_replays: int = REPLAYS
         return prepare
 
     turns = [Arm(arm.name, select(arm)) for arm in arms]
-    return interleave(turns, lambda: _block(current.replay, num_replays), num_rounds, lambda: None)
+    return interleave(turns, lambda: run_block(current.replay, num_replays), num_rounds, lambda: None)
 
 
 def paired(times: list[float], baseline: list[float]) -> list[float]:

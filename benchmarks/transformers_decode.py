@@ -133,11 +133,11 @@ def settings_of(signature: dict) -> list[tuple[int, int, str]]:
     return [(window["collective_index"], window["budget_bytes"], window["form"]) for window in signature["windows"]]
 
 
-def signature_of(prefetcher: dsv41_l2pf.Prefetcher) -> dict:
-    """The decode signature. Raises RuntimeError when there is none with a window."""
+def signature_of(prefetcher: dsv41_l2pf.Prefetcher, num_tokens: int = NUM_TOKENS) -> dict:
+    """The decode signature of `num_tokens` tokens. Raises RuntimeError when there is none with a window."""
     status = prefetcher.status()
     for signature in status["signatures"]:
-        if (signature["num_tokens"], signature["mode"]) == (NUM_TOKENS, MODE) and signature["windows"]:
+        if (signature["num_tokens"], signature["mode"]) == (num_tokens, MODE) and signature["windows"]:
             return signature
     reasons = [status["reason"], *(signature["reason"] for signature in status["signatures"])]
     raise RuntimeError("attach learned no window: " + ("; ".join(filter(None, reasons)) or "no decode step was seen"))
@@ -146,24 +146,31 @@ def signature_of(prefetcher: dsv41_l2pf.Prefetcher) -> dict:
 class Attached:
     """The captured step of an attached model, and its windows' settings."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, capture: Callable[[Decoder], Callable] = CapturedStep) -> None:
+        """capture: makes the step to replay."""
         self._decoder = decoder
+        self._num_tokens = decoder.token.numel()
         self.prefetcher = dsv41_l2pf.attach(decoder.model, dsv41_l2pf.Config(), mode=MODE)
         try:
             warm_up(decoder)
-            self.captured = CapturedStep(decoder)
-            self.auto = settings_of(signature_of(self.prefetcher))
+            self.captured = capture(decoder)
+            self.auto = settings_of(self.signature())
         except BaseException:
             self.prefetcher.detach()
             raise
 
     def signature(self) -> dict:
-        return signature_of(self.prefetcher)
+        return signature_of(self.prefetcher, self._num_tokens)
 
     def apply(self, settings: list[tuple[int, int, str]]) -> None:
         for index, budget_bytes, form in settings:
             self.prefetcher.set_window(
-                index, num_tokens=NUM_TOKENS, mode=MODE, budget_bytes=budget_bytes, form=form, model=self._decoder.model
+                index,
+                num_tokens=self._num_tokens,
+                mode=MODE,
+                budget_bytes=budget_bytes,
+                form=form,
+                model=self._decoder.model,
             )
 
     def switch_off(self) -> None:
@@ -175,7 +182,8 @@ def warm_up(decoder: Decoder) -> None:
     decoder.rewind()
     for _ in range(NUM_WARM_UPS):
         decoder.step()
-        torch.cuda.synchronize()
+        if decoder.token.is_cuda:
+            torch.cuda.synchronize()
 
 
 def require_same_tokens(name: str, decoder: Decoder, captured: CapturedStep, reference: CapturedStep) -> None:

@@ -272,11 +272,13 @@ class Prefetcher:
         step: runs one decode step, most often a replay of a captured graph. num_tokens, mode: which signature it is;
         None when only one has windows. rounds: how often each candidate has its turn. baseline: the same step from a
         graph captured without us; the last word is then against it, so that even an empty node counts against us.
-        process_group: ranks that run the step together and call this together; the slowest one's times decide.
+        process_group: ranks that run the step together and call this together; the slowest one's times decide. A rank
+        without windows of its own, switched or latched off, goes along, and its tuning's reason says so.
         progress: show a bar.
 
         It takes at most about a minute. Windows that it switched off get no node in graphs captured from then on.
-        Raises ValueError on every rank when no single signature fits.
+        Raises ValueError on every rank when no single signature fits, or ranks call it with other arguments, and
+        RuntimeError inside a capture.
         """
         found = tune(
             self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .checks import is_whole
+from .ranks import Ranks
 from .stopwatch import Step, stopwatch
 from .tune_search import Candidate, Outcome, Search, Settings
 from .tuning import Tuning, WindowSetting
 
 if TYPE_CHECKING:
     from .prefetcher import Prefetcher
+
+logger = logging.getLogger("dsv41_l2pf")
 
 DEFAULT_ROUNDS = 8
 BLOCK_US = 8_000.0  # one turn of one candidate takes about this long
@@ -24,37 +28,12 @@ MAX_SECONDS = 60.0
 _TURNS = 14  # candidates a measurement has, about
 
 
-class Ranks:
-    """Ranks that tune together: they take every decision alike, by the slowest rank's times."""
-
-    def __init__(self, process_group: Any) -> None:
-        """process_group: None when this process tunes alone."""
-        self._group = process_group
-        if process_group is not None:
-            on_gpu = torch.distributed.get_backend(process_group) == "nccl"
-            self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-
-    def slowest(self, times: list[list[float]]) -> list[list[float]]:
-        """The largest of every time over all ranks."""
-        if self._group is None:
-            return times
-        slowest = torch.tensor(times, dtype=torch.float64, device=self._device)
-        torch.distributed.all_reduce(slowest, torch.distributed.ReduceOp.MAX, group=self._group)
-        return slowest.tolist()
-
-    def all_of(self, mine: Any) -> list[Any]:
-        """`mine` of every rank, in the order of ranks."""
-        if self._group is None:
-            return [mine]
-        found = [None] * torch.distributed.get_world_size(self._group)
-        torch.distributed.all_gather_object(found, mine, group=self._group)
-        return found
-
-
 class Tuner:
-    """One tuning of one signature."""
+    """One tuning of one signature. A rank without windows goes along: it runs every step that its peers run."""
 
-    def __init__(self, prefetcher: Prefetcher, signature: dict, step: Step, baseline: Step | None, ranks: Ranks) -> None:
+    def __init__(
+        self, prefetcher: Prefetcher, signature: dict, step: Step, baseline: Step | None, ranks: Ranks
+    ) -> None:
         self._prefetcher = prefetcher
         self._signature = signature
         self._steps = (step, baseline)
@@ -62,33 +41,40 @@ class Tuner:
         self._now: dict[int, tuple[int, str]] = {}
         self._step_us = stopwatch()
         self._num_steps = 1
+        self.problem = ""  # the first error of setting a window; from then on this rank leaves its windows alone
 
     def run(self, rounds: int, progress: bool) -> Outcome:
         """Searches and leaves the windows set to what it decided."""
         windows = self._signature["windows"]
-        automatic = tuple((window["budget_bytes"], window["form"]) for window in windows)
-        groups = window_groups(self._prefetcher, self._signature)
-        plans = self._ranks.all_of(groups)
+        groups = self._common_groups()
         rounds = self._choose_block(rounds)
         with _progress(progress) as self._bar:
             outcome = Search(
                 self._measure,
                 window_bytes=[window["window_bytes"] for window in windows],
-                automatic=automatic,
-                forms=self._forms(),
+                largest_window_bytes=max(self._ranks.all_of(max((w["window_bytes"] for w in windows), default=0))),
+                automatic=tuple((window["budget_bytes"], window["form"]) for window in windows),
+                forms=self._common_forms(),
                 groups=groups,
                 rounds=rounds,
-                same_on_all_ranks=all(plan == groups for plan in plans),
                 baseline=self._steps[1] is not None,
             ).run()
             self._set(outcome.settings)
         return outcome
 
-    def _forms(self) -> list[str]:
+    def _common_groups(self) -> list[list[int]]:
+        """The groups of every rank that has windows, if those agree; else none: no window is dropped by itself."""
+        mine = window_groups(self._prefetcher, self._signature) if self._signature["windows"] else None
+        found = [groups for groups in self._ranks.all_of(mine) if groups is not None]
+        return found[0] if all(groups == found[0] for groups in found) else []
+
+    def _common_forms(self) -> list[str]:
+        """The forms that every rank with windows has."""
         devices = json.loads(torch.ops.dsv41.status())["devices"]
         wanted = "cuda" if torch.cuda.is_initialized() else "cpu"
-        forms = {form for device in devices if device["device"].startswith(wanted) for form in device["forms"]}
-        return sorted(set.intersection(*map(set, self._ranks.all_of(forms)))) if forms else []
+        mine = {form for device in devices if device["device"].startswith(wanted) for form in device["forms"]}
+        by_rank = self._ranks.all_of(mine if self._signature["windows"] else None)
+        return sorted(set.intersection(*(forms for forms in by_rank if forms is not None)))
 
     def _choose_block(self, rounds: int) -> int:
         """Sets the number of steps of a turn; returns how many rounds fit into the time, the same on every rank."""
@@ -116,17 +102,21 @@ class Tuner:
     def _set(self, settings: Settings) -> None:
         for window, setting in zip(self._signature["windows"], settings):
             index = window["collective_index"]
-            if self._now.get(index) == setting:
+            if self.problem or self._now.get(index) == setting:
                 continue
-            torch.ops.dsv41.set_window(
-                self._prefetcher.handle,
-                self._signature["model"],
-                self._signature["num_tokens"],
-                self._signature["mode"],
-                index,
-                *setting,
-            )
+            try:
+                self._set_window(index, setting)
+            except RuntimeError as error:
+                if self._ranks.are_alone:
+                    raise
+                # The peers are about to run a step that waits for this rank.
+                self.problem = str(error).splitlines()[0]
+                logger.error("dsv41_l2pf: tune leaves this rank's windows as they are: %s", self.problem)
             self._now[index] = setting
+
+    def _set_window(self, collective_index: int, setting: tuple[int, str]) -> None:
+        key = (self._signature["model"], self._signature["num_tokens"], self._signature["mode"])
+        torch.ops.dsv41.set_window(self._prefetcher.handle, *key, collective_index, *setting)
 
 
 def window_groups(prefetcher: Prefetcher, signature: dict) -> list[list[int]]:
@@ -155,13 +145,17 @@ def tune(
     progress: bool,
 ) -> Tuning:
     """See `Prefetcher.tune`."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("tune: expected a stream that is not being captured, got one that is")
     ranks = Ranks(process_group)
-    signature, problem = _find(prefetcher, step, num_tokens, mode, rounds)
     # An error on one rank alone would leave its peers waiting in the next collective.
-    problems = [found for found in ranks.all_of(problem) if found]
+    problems = [found for found in ranks.all_of(_problem(prefetcher, step, rounds)) if found]
     if problems:
         raise ValueError(problems[0])
-    outcome = Tuner(prefetcher, signature, step, baseline, ranks).run(rounds, progress)
+    signature = ranks.one_signature(prefetcher, num_tokens, mode, rounds, baseline is not None)
+    tuner = Tuner(prefetcher, signature, step, baseline, ranks)
+    outcome = tuner.run(rounds, progress)
+    problem = tuner.problem or (signature["reason"] if signature["latched_off"] or not signature["windows"] else "")
     return Tuning(
         num_tokens=signature["num_tokens"],
         mode=signature["mode"],
@@ -173,32 +167,20 @@ def tune(
         ratio=outcome.ratio,
         noise=outcome.noise,
         step_us=outcome.off_us,
-        reason=outcome.reason,
+        reason=outcome.reason + (f"; this rank only went along: {problem}" if problem else ""),
         measured=outcome.measured,
     )
 
 
-def _find(
-    prefetcher: Prefetcher, step: Any, num_tokens: int | None, mode: str | None, rounds: int
-) -> tuple[dict, str]:
-    """The one signature to tune, or why there is none."""
+def _problem(prefetcher: Prefetcher, step: Any, rounds: int) -> str:
+    """What is wrong with the arguments of this rank; "" when nothing is."""
     if not is_whole(rounds, 2):
-        return {}, f"tune: expected at least 2 rounds, got {rounds!r}"
+        return f"tune: expected at least 2 rounds, got {rounds!r}"
     if not callable(step):
-        return {}, f"tune: expected a step to call, got {step!r}"
+        return f"tune: expected a step to call, got {step!r}"
     if prefetcher.is_paused:
-        return {}, "tune: expected a prefetcher that is not paused, got one that is"
-    planned = [entry for entry in prefetcher.status()["signatures"] if entry["windows"]]
-    fitting = [
-        entry
-        for entry in planned
-        if num_tokens in (None, entry["num_tokens"]) and mode in (None, entry["mode"])
-    ]
-    if len(fitting) == 1:
-        return fitting[0], ""
-    seen = ", ".join(f"{entry['num_tokens']} tokens in mode {entry['mode']}" for entry in planned) or "none"
-    asked = f"num_tokens={num_tokens}, mode={mode!r}"
-    return {}, f"tune: expected one signature with windows, got {len(fitting)} for {asked}; those learned: {seen}"
+        return "tune: expected a prefetcher that is not paused, got one that is"
+    return ""
 
 
 def _progress(wanted: bool) -> Any:

@@ -78,9 +78,9 @@ class Outcome:
 class Search:
     """One search over the windows of one plan.
 
-    window_bytes: how much each window could prefetch. automatic: the settings that the library chose by itself.
-    forms: those this device has. groups: window indices that share a layer position. same_on_all_ranks: every rank has
-    these groups, so that windows may be dropped by group. baseline: the caller gave a step without windows.
+    window_bytes: how much each window could prefetch; largest_window_bytes: of all ranks, which must search alike.
+    automatic: the settings that the library chose by itself. forms: those this device has. groups: window indices that
+    share a layer position, to be dropped together. baseline: the caller gave a step without windows.
     """
 
     def __init__(
@@ -88,18 +88,19 @@ class Search:
         measure: Measure,
         *,
         window_bytes: list[int],
+        largest_window_bytes: int,
         automatic: Settings,
         forms: Iterable[str],
         groups: list[list[int]],
         rounds: int,
-        same_on_all_ranks: bool = True,
         baseline: bool = False,
     ) -> None:
         self._measure = measure
         self._window_bytes = window_bytes
+        self._largest_window_bytes = largest_window_bytes
         self._automatic = automatic
         self._forms = tuple(forms)
-        self._groups = groups if same_on_all_ranks else []
+        self._groups = groups
         self._rounds = rounds
         self._off = Candidate(OFF, tuple((0, form) for _, form in automatic))
         self._last_off = Candidate("off, without windows", self._off.settings, True) if baseline else self._off
@@ -116,7 +117,7 @@ class Search:
         return Candidate(name, tuple((min(budget_bytes, size), form) for size in self._window_bytes))
 
     def _budgets(self, form: str) -> list[Candidate]:
-        useful = [budget for budget in BUDGETS if budget < max(self._window_bytes)]
+        useful = [budget for budget in BUDGETS if budget < self._largest_window_bytes]
         return [self._with(f"{budget / MIB:g} MiB", budget, form) for budget in useful]
 
     def _other_forms(self, best: Candidate) -> list[Candidate]:

@@ -271,7 +271,7 @@ def without_gpu(monkeypatch):
     monkeypatch.setattr(runs, "Rival", lambda geometry, windows: Hooks())
     monkeypatch.setattr(native, "read", lambda address, num_bytes: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(timing, "_block", lambda replay, num_replays: [100.0] * num_replays)
+    monkeypatch.setattr(timing, "gpu_block", lambda replay, num_replays: [100.0] * num_replays)
 
 
 def test_a_case_of_decode_goes_from_capture_to_goals(without_gpu):
@@ -444,7 +444,7 @@ def test_the_page_shows_tables_pictures_and_every_missed_goal(tmp_path, monkeypa
 
 def test_a_page_of_nothing_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["page", "--results", str(tmp_path), "--page", str(tmp_path / "README.md")])
-    with pytest.raises(SystemExit, match="expected one of gap, decode, transformers, dispatch.json"):
+    with pytest.raises(SystemExit, match="expected one of gap, decode, transformers, dispatch, multi_gpu.json"):
         page.main()
 
 

@@ -98,6 +98,14 @@ def test_one_round_is_too_few():
         prefetcher.tune(lambda: None, rounds=1, progress=False)
 
 
+def test_inside_a_capture_nothing_is_measured(monkeypatch):
+    _, prefetcher = learned()
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="expected a stream that is not being captured"):
+        prefetcher.tune(lambda: pytest.fail("a step was run"), progress=False)
+
+
 def test_windows_of_one_layer_position_are_one_group():
     _, prefetcher = learned()
     assert window_groups(prefetcher, signature(prefetcher)) == [[0], [1]]  # b and c are other weights

@@ -31,7 +31,8 @@ class Device:
 
 
 def search(device, **changes):
-    options = dict(window_bytes=SIZES, automatic=AUTOMATIC, forms=["bulk", "load"], groups=GROUPS, rounds=4)
+    options = dict(window_bytes=SIZES, largest_window_bytes=max(SIZES), automatic=AUTOMATIC, groups=GROUPS, rounds=4)
+    options["forms"] = ["bulk", "load"]
     return Search(device.measure, **{**options, **changes}).run()
 
 
@@ -93,7 +94,7 @@ def test_the_last_word_is_against_the_callers_own_step():
 
 def test_without_the_same_groups_on_every_rank_nothing_is_dropped():
     device = Device(saves(lambda i, budget, form: 0 if not budget else (-20 if i in GROUPS[1] else 40)))
-    outcome = search(device, same_on_all_ranks=False)
+    outcome = search(device, groups=[])
     assert all(budget > 0 for budget, _ in outcome.settings)
     assert not any("without windows like" in name for names in device.asked for name in names)
 

@@ -16,17 +16,17 @@ CACHE_TOKENS = 128  # a multiple of 8, as the attention kernel wants its mask
 MAX_LAYERS = 16
 
 
-def llama_config(num_layers: int) -> Any:
-    """Llama-70B's widths with the heads and the intermediate size of one of four ranks, and a small vocabulary."""
+def llama_config(num_layers: int, num_ranks: int = TENSOR_PARALLEL) -> Any:
+    """Llama-70B's widths with the heads and the intermediate size of one of `num_ranks`, and a small vocabulary."""
     from transformers import LlamaConfig
 
     return LlamaConfig(
         num_hidden_layers=num_layers,
         hidden_size=8192,
-        num_attention_heads=64 // TENSOR_PARALLEL,
-        num_key_value_heads=8 // TENSOR_PARALLEL,
+        num_attention_heads=64 // num_ranks,
+        num_key_value_heads=8 // num_ranks,
         head_dim=128,
-        intermediate_size=28672 // TENSOR_PARALLEL,
+        intermediate_size=28672 // num_ranks,
         vocab_size=8192,
         max_position_embeddings=CACHE_TOKENS,
     )
