@@ -1,0 +1,89 @@
+"""`doctor`: what is here, what works, and one sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.console import Console
+from rich.table import Table
+
+from ..doctor import Examination, examine
+from ..doctor.calibrations import CalibrationFacts
+from ..report import mib
+from .output import AsJson, console_for, finish, no_gpu_reason, print_json
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Looks at GPU, library, calibration, environment and engines, prefetches for real, and says: on, or off because."""
+    found = examine(no_gpu_reason())
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        _print(console_for(as_json), found)
+    finish(bool(found.findings or found.off_because))
+
+
+def _print(console: Console, found: Examination) -> None:
+    console.print(_machine(found), _environment(found), _engines(found), sep="\n")
+    for engine in found.engines:
+        for hook in engine.hooks:
+            if hook.state != "found":
+                console.print(f"{engine.name}: {hook.path}: {hook.problem or hook.state}", soft_wrap=True)
+    for entry in found.calibrations:
+        console.print(f"calibration: {_calibration(entry)}", soft_wrap=True)
+    console.print(f"self-test: {found.self_test.text} ({found.self_test.elapsed_s:.1f} s)", soft_wrap=True)
+    for finding in found.findings:
+        console.print(f"finding: {finding}", style="bold", soft_wrap=True)
+    console.print(found.sentence, style="bold", soft_wrap=True)
+
+
+def _machine(found: Examination) -> Table:
+    table = Table(title=f"dsv41_l2pf {found.version}")
+    table.add_column("what")
+    table.add_column("value", overflow="fold")
+    table.add_row("library", found.library)
+    table.add_row("torch", f"{found.torch}, {'CUDA ' + found.torch_cuda if found.torch_cuda else 'without CUDA'}")
+    table.add_row("machine", found.machine)
+    table.add_row("driver", found.driver or "none")
+    for gpu in found.gpus:
+        forms = gpu.error or "forms " + ", ".join(gpu.forms)
+        table.add_row(f"cuda:{gpu.index}", f"{gpu.name}, sm {gpu.compute_capability}, L2 {mib(gpu.l2_bytes)} MiB, {forms}")
+    if found.no_gpu:
+        table.add_row("GPU", found.no_gpu)
+    return table
+
+
+def _environment(found: Examination) -> Table:
+    table = Table(title="environment")
+    for column in ("variable", "value", "effect"):
+        table.add_column(column, overflow="fold")
+    for variable in found.variables:
+        value = "not set" if variable.value is None else repr(variable.value)
+        table.add_row(variable.name, value, variable.effect or "refused")
+    return table
+
+
+def _engines(found: Examination) -> Table:
+    table = Table(title="engines")
+    for column in ("engine", "version", "tables made with", "hook targets"):
+        table.add_column(column)
+    for engine in found.engines:
+        states = Counter(hook.state for hook in engine.hooks)
+        targets = ", ".join(f"{count} {state}" for state, count in states.items())
+        table.add_row(engine.name, engine.version or "not installed", engine.recorded_version, targets)
+    return table
+
+
+def _calibration(entry: CalibrationFacts) -> str:
+    if entry.problem:
+        return f"{entry.path}: {entry.problem}"
+    values, where = entry.values, "no GPU here" if entry.gpu_index is None else f"cuda:{entry.gpu_index}"
+    choice = f"{values['form']}, {values['num_ctas']} CTAs, {values['chosen_fill_gbps']:.0f} GB/s"
+    return f"{values['gpu']} ({where}), measured {_ago(entry.age_s)}: {choice}; {entry.path}"
+
+
+def _ago(age_s: float) -> str:
+    for seconds, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if age_s >= 2 * seconds:
+            return f"{age_s / seconds:.0f} {unit} ago"
+    return f"{age_s:.0f} s ago"
