@@ -89,6 +89,19 @@ def test_a_bad_variable_is_a_finding_with_its_message(gpu, monkeypatch):
     assert found["findings"] == [message] and found["sentence"] == f"off because {message}"
 
 
+def test_values_with_brackets_are_shown_as_they_are(gpu, monkeypatch):
+    monkeypatch.setenv("DSV41_L2_PREFETCH_MB", "[/bold]")
+    result = run("doctor")
+    assert result.exit_code == 1 and result.stdout.count("[/bold]") == 3
+
+
+def test_a_gpu_that_cannot_be_measured_is_a_finding_but_switches_nothing_off(gpu, monkeypatch):
+    monkeypatch.setattr(examination, "current_gpu_reason", lambda: "not calibrated: out of memory")
+    monkeypatch.setattr(examination.torch.cuda, "current_device", lambda: 0)
+    found = run_json("doctor", exit_code=1)
+    assert found["on"] is True and found["findings"] == ["cuda:0: not calibrated: out of memory"]
+
+
 def test_an_unknown_variable_is_a_finding_but_switches_nothing_off(gpu, monkeypatch):
     monkeypatch.setenv("DSV41_L2_PREFETCH_BUDGET", "6")
     found = run_json("doctor", exit_code=1)

@@ -34,7 +34,7 @@ def bench(
     else:
         need_packages("transformers")
         found, has_finding = _on_gpu(console, output)
-    console.print(f"picture: {output}", soft_wrap=True)
+    console.print(f"picture: {output}", markup=False, soft_wrap=True)
     if as_json:
         print_json({**found, "picture": str(output)})
     finish(has_finding)
@@ -67,7 +67,7 @@ def _on_cpu(console: Console, output: Path, reason: str) -> dict:
     for name, cost_us in costs.items():
         table.add_row(name, f"{cost_us:.2f}")
     console.print(table)
-    console.print(f"no decode step was timed: {reason}")
+    console.print(f"no decode step was timed: {reason}", soft_wrap=True)
     draw_costs(output, "what the operators cost the host", costs)
     return {"device": "cpu", "no_gpu": reason, "host_us": costs}
 

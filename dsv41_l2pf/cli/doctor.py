@@ -6,6 +6,7 @@ from collections import Counter
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..doctor import Examination, examine
 from ..doctor.calibrations import CalibrationFacts
@@ -24,30 +25,35 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def _print(console: Console, found: Examination) -> None:
+    def say(text: str, style: str = "") -> None:
+        # No markup: the text quotes what others wrote.
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
     console.print(_machine(found), _environment(found), _engines(found), sep="\n")
     for engine in found.engines:
         for hook in engine.hooks:
             if hook.state != "found":
-                console.print(f"{engine.name}: {hook.path}: {hook.problem or hook.state}", soft_wrap=True)
+                say(f"{engine.name}: {hook.problem or f'{hook.path}: {hook.state}'}")
     for entry in found.calibrations:
-        console.print(f"calibration: {_calibration(entry)}", soft_wrap=True)
-    console.print(f"self-test: {found.self_test.text} ({found.self_test.elapsed_s:.1f} s)", soft_wrap=True)
+        say(f"calibration: {_calibration(entry)}")
+    say(f"self-test: {found.self_test.text} ({found.self_test.elapsed_s:.1f} s)")
     for finding in found.findings:
-        console.print(f"finding: {finding}", style="bold", soft_wrap=True)
-    console.print(found.sentence, style="bold", soft_wrap=True)
+        say(f"finding: {finding}", "bold")
+    say(found.sentence, "bold")
 
 
 def _machine(found: Examination) -> Table:
     table = Table(title=f"dsv41_l2pf {found.version}")
     table.add_column("what")
     table.add_column("value", overflow="fold")
-    table.add_row("library", found.library)
+    table.add_row("library", Text(found.library))
     table.add_row("torch", f"{found.torch}, {'CUDA ' + found.torch_cuda if found.torch_cuda else 'without CUDA'}")
     table.add_row("machine", found.machine)
     table.add_row("driver", found.driver or "none")
     for gpu in found.gpus:
         forms = gpu.error or "forms " + ", ".join(gpu.forms)
-        table.add_row(f"cuda:{gpu.index}", f"{gpu.name}, sm {gpu.compute_capability}, L2 {mib(gpu.l2_bytes)} MiB, {forms}")
+        what = f"{gpu.name}, sm {gpu.compute_capability}, L2 {mib(gpu.l2_bytes)} MiB, {forms}"
+        table.add_row(f"cuda:{gpu.index}", Text(what))
     if found.no_gpu:
         table.add_row("GPU", found.no_gpu)
     return table
@@ -59,7 +65,7 @@ def _environment(found: Examination) -> Table:
         table.add_column(column, overflow="fold")
     for variable in found.variables:
         value = "not set" if variable.value is None else repr(variable.value)
-        table.add_row(variable.name, value, variable.effect or "refused")
+        table.add_row(Text(variable.name), Text(value), Text(variable.effect or "refused"))
     return table
 
 
@@ -70,7 +76,8 @@ def _engines(found: Examination) -> Table:
     for engine in found.engines:
         states = Counter(hook.state for hook in engine.hooks)
         targets = ", ".join(f"{count} {state}" for state, count in states.items())
-        table.add_row(engine.name, engine.version or "not installed", engine.recorded_version, targets)
+        version = engine.version if engine.is_installed else "not installed"
+        table.add_row(engine.name, Text(version), engine.recorded_version, targets)
     return table
 
 

@@ -34,5 +34,5 @@ def report(
         console = console_for(as_json)
         console.print(document.readable)
         for finding in document.findings:
-            console.print(f"finding: {finding}", style="bold")
+            console.print(f"finding: {finding}", style="bold", markup=False)
     finish(bool(document.findings))

@@ -38,9 +38,9 @@ def trace(
         print_json({"file": str(file), "step": title, "no_gpu": reason, "slices": [asdict(slice) for slice in slices]})
         return
     num_windows = sum(slice.track == "windows" for slice in slices)
-    console.print(f"{title}: {slices[0].duration_us:.0f} us, {num_windows} windows")
+    console.print(f"{title}: {slices[0].duration_us:.0f} us, {num_windows} windows", soft_wrap=True)
     if reason:
-        console.print(f"timed in eager code on the CPU: {reason}")
-    console.print(f"trace: {file} (open it in https://ui.perfetto.dev)", soft_wrap=True)
+        console.print(f"timed in eager code on the CPU: {reason}", soft_wrap=True)
+    console.print(f"trace: {file} (open it in https://ui.perfetto.dev)", markup=False, soft_wrap=True)
     if picture is not None:
-        console.print(f"picture: {picture}", soft_wrap=True)
+        console.print(f"picture: {picture}", markup=False, soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import __version__
+from ..calibration import current_gpu_reason
 from ..config import Config, Variable, variables
 from ..nvtx import has_nvtx
 from ..ops import LIBRARY
@@ -20,7 +21,9 @@ from .self_test import SelfTest, run_self_test
 
 @dataclass(frozen=True)
 class Examination:
-    """no_gpu: why this process cannot prefetch on a GPU, or ''. driver: its release, or ''."""
+    """no_gpu: why this process cannot prefetch on a GPU, or ''. driver: its release, or ''. not_calibrated: why the
+    current GPU could not be measured, or ''; the library's defaults serve then.
+    """
 
     version: str
     library: str
@@ -31,6 +34,7 @@ class Examination:
     driver: str
     no_gpu: str
     gpus: list[GpuFacts]
+    not_calibrated: str
     variables: list[Variable]
     engines: list[EngineFacts]
     self_test: SelfTest
@@ -59,6 +63,8 @@ class Examination:
         """Everything that a person should look at."""
         found = [variable.problem for variable in self.variables if variable.problem]
         found += [f"cuda:{gpu.index}: {gpu.error}" for gpu in self.gpus if gpu.error]
+        if self.not_calibrated:
+            found.append(f"cuda:{torch.cuda.current_device()}: {self.not_calibrated}")
         found += [f"{entry.path}: {entry.problem}" for entry in self.calibrations if entry.problem]
         found += [finding for engine in self.engines for finding in engine.findings]
         if self.self_test.problem:
@@ -87,9 +93,10 @@ def examine(no_gpu: str) -> Examination:
         driver=driver_release(),
         no_gpu=no_gpu,
         gpus=gpus,
+        # Before the self-test, which would measure a new GPU too, and before looking at what is kept.
+        not_calibrated=(current_gpu_reason() or "") if gpus else "",
         variables=variables(),
         engines=look_at_engines(),
-        # Before the calibrations: the self-test measures a GPU that has none.
         self_test=run_self_test(on_gpu=bool(gpus)),
         calibrations=look_at_calibrations(len(gpus)),
     )

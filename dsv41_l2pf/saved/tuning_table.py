@@ -41,7 +41,7 @@ def _candidates(tuning: Tuning) -> Table:
     table.add_column("ratio", justify="right")
     ranked = sorted(tuning.measured.items(), key=lambda item: item[1])
     for name, ratio in ranked[:_SHOWN_CANDIDATES]:
-        table.add_row(name, f"{ratio:.4f}")
+        table.add_row(Text(name), f"{ratio:.4f}")
     if len(ranked) > _SHOWN_CANDIDATES:
         table.add_row(f"and {len(ranked) - _SHOWN_CANDIDATES} more", "")
     return table
