@@ -6,6 +6,7 @@ import os
 import pytest
 from cli_runner import CALIBRATION, run, run_json
 
+import dsv41_l2pf
 from dsv41_l2pf.doctor import calibrations, engines, examination, gpus
 from dsv41_l2pf.doctor.gpus import GpuFacts
 from dsv41_l2pf.doctor.self_test import SelfTest, run_self_test
@@ -38,7 +39,7 @@ def no_gpu(monkeypatch):
 
 
 @pytest.fixture
-def gpu(monkeypatch, calibration_file):
+def gpu(monkeypatch, calibration_file, tmp_path):
     """A machine with one calibrated GPU that passes the self-test; returns what the self-test finds, to be changed."""
     import sys
 
@@ -48,7 +49,7 @@ def gpu(monkeypatch, calibration_file):
     facts = [GpuFacts(0, "Fake GPU", "12.1", 24 << 20, ("lines", "load"))]
     monkeypatch.setattr(examination, "look_at_gpus", lambda: facts)
     monkeypatch.setattr(examination, "run_self_test", lambda on_gpu: passed)
-    monkeypatch.setattr(calibrations, "_file_of", lambda index: path)
+    monkeypatch.setattr(calibrations, "_file_of", lambda index: path if index < 2 else tmp_path)
     return facts
 
 
@@ -68,7 +69,7 @@ def test_with_a_gpu_it_is_on(gpu):
     assert found["sentence"] == "on: attach() prefetches on cuda:0; engines need DSV41_L2_PREFETCH=1 for it"
     assert found["gpus"][0]["forms"] == ["lines", "load"]
     (calibration,) = found["calibrations"]
-    assert calibration["gpu_index"] == 0 and calibration["values"] == CALIBRATION and calibration["age_s"] < 600
+    assert calibration["gpus"] == [0] and calibration["values"] == CALIBRATION and calibration["age_s"] < 600
 
 
 def test_what_people_read_of_it(gpu, monkeypatch):
@@ -78,7 +79,7 @@ def test_what_people_read_of_it(gpu, monkeypatch):
     assert result.exit_code == 0
     assert lines[-1] == "on: attach() prefetches on cuda:0; engines load it too"
     assert "a read of 8.0 MiB takes 35.0 us from DRAM, 9.5 us after a prefetch, 8.0 us from L2" in result.stdout
-    assert "Fake GPU (cuda:0), measured 0 s ago: load, 24 CTAs, 700 GB/s" in result.stdout
+    assert "Fake GPU (cuda:0), measured 0 s ago: load, 24 CTAs, 700 GB/s; a read of 4.00 MiB" in result.stdout
     assert "forms lines, load" in result.stdout and "not installed" in result.stdout
 
 
@@ -122,6 +123,36 @@ def test_a_prefetch_that_brings_nothing_is_off(gpu, monkeypatch):
     assert found["sentence"] == "off because it brings nothing"
 
 
+def test_gpus_of_one_model_share_a_calibration_and_one_without_is_named(gpu):
+    gpu.append(GpuFacts(1, "Fake GPU", "12.1", 24 << 20, ("lines", "load")))
+    gpu.append(GpuFacts(2, "Other GPU", "9.0", 50 << 20, ("bulk",)))
+    text = run("doctor").stdout
+    assert "calibration: Fake GPU (cuda:0, cuda:1), measured" in text
+    assert text.count("calibration: none yet") == 1 and "calibration: none yet of cuda:2" in text
+
+
+def test_a_driver_without_a_gpu_that_torch_can_use_is_named(no_gpu, monkeypatch):
+    monkeypatch.setattr(gpus, "driver_release", lambda: "580.1.2")
+    assert run_json("doctor", exit_code=1)["no_gpu"].endswith("can use, though driver 580.1.2 is loaded")
+
+
+def test_a_torch_without_cuda_is_named(no_gpu, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    found = run_json("doctor", exit_code=1)
+    assert found["sentence"] == f"off because torch {torch.__version__} was built without CUDA"
+    assert found["has_nvtx"] is False
+
+
+def test_a_library_without_cuda_beside_a_gpu_is_named(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(dsv41_l2pf, "status", lambda: {"cuda_built": False})
+    assert "off because there is a GPU, but the library was built without CUDA" in run("doctor").stdout
+
+
 def test_a_gpu_that_the_library_cannot_use_is_a_finding(gpu):
     gpu[0] = GpuFacts(0, "Fake GPU", "7.0", 6 << 20, (), "no kernel image")
     assert run_json("doctor", exit_code=1)["findings"] == ["cuda:0: no kernel image"]
@@ -131,7 +162,7 @@ def test_a_calibration_that_is_not_believed(no_gpu, calibration_file):
     path = calibration_file(num_ctas=0)
     found = run_json("doctor", exit_code=1)
     (entry,) = found["calibrations"]
-    assert entry["path"] == str(path) and entry["values"] is None and entry["gpu_index"] is None
+    assert entry["path"] == str(path) and entry["values"] is None and entry["gpus"] == []
     assert "num_ctas: expected a whole number > 0, got 0" in entry["problem"] and entry["problem"] in found["findings"][0]
 
 

@@ -36,6 +36,10 @@ def _print(console: Console, found: Examination) -> None:
                 say(f"{engine.name}: {hook.problem or f'{hook.path}: {hook.state}'}")
     for entry in found.calibrations:
         say(f"calibration: {_calibration(entry)}")
+    calibrated = {index for entry in found.calibrations if not entry.problem for index in entry.gpus}
+    for gpu in found.gpus:
+        if gpu.index not in calibrated:
+            say(f"calibration: none yet of cuda:{gpu.index}: it is measured at first use, or by `calibrate`")
     say(f"self-test: {found.self_test.text} ({found.self_test.elapsed_s:.1f} s)")
     for finding in found.findings:
         say(f"finding: {finding}", "bold")
@@ -84,9 +88,13 @@ def _engines(found: Examination) -> Table:
 def _calibration(entry: CalibrationFacts) -> str:
     if entry.problem:
         return f"{entry.path}: {entry.problem}"
-    values, where = entry.values, "no GPU here" if entry.gpu_index is None else f"cuda:{entry.gpu_index}"
+    values, where = entry.values, ", ".join(f"cuda:{index}" for index in entry.gpus) or "no GPU here"
     choice = f"{values['form']}, {values['num_ctas']} CTAs, {values['chosen_fill_gbps']:.0f} GB/s"
-    return f"{values['gpu']} ({where}), measured {_ago(entry.age_s)}: {choice}; {entry.path}"
+    reads = (
+        f"a read of {mib(values['window_bytes'])} MiB takes {values['cold_us']:.1f} us from DRAM, {values['hot_us']:.1f} us "
+        f"from L2, which serves up to {mib(values['hot_knee_bytes'])} MiB"
+    )
+    return f"{values['gpu']} ({where}), measured {_ago(entry.age_s)}: {choice}; {reads}; {entry.path}"
 
 
 def _ago(age_s: float) -> str:

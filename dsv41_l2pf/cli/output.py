@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -47,12 +47,12 @@ def print_json(found: Any) -> None:
     typer.echo(json.dumps(found))
 
 
-def finish(has_finding: bool) -> None:
+def finish(has_finding: bool) -> NoReturn:
     """Ends the command with its exit status."""
     raise typer.Exit(FINDING if has_finding else FINE)
 
 
-def fail(message: str, as_json: bool) -> None:
+def fail(message: str, as_json: bool) -> NoReturn:
     """Ends the command with one finding, which is all that it has to say."""
     if as_json:
         print_json({"error": message})
@@ -66,11 +66,14 @@ def no_gpu_reason() -> str:
     import torch
 
     from .. import status as library_status
+    from ..doctor.gpus import driver_release
 
     if not torch.cuda.is_available():
         if not torch.backends.cuda.is_built():
             return f"torch {torch.__version__} was built without CUDA"
-        return f"there is no GPU that torch {torch.__version__} can use"
+        driver = driver_release()
+        beside = f", though driver {driver} is loaded" if driver else ""
+        return f"there is no GPU that torch {torch.__version__} can use{beside}"
     if not library_status()["cuda_built"]:
         return "there is a GPU, but the library was built without CUDA: install a wheel, or `make gpu` in a checkout"
     return ""
