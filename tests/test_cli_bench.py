@@ -1,6 +1,9 @@
 """`bench`, `demo` and `status`: exit status and JSON, without a GPU and over a made-up one."""
 
+import importlib.util
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from cli_runner import run, run_json
 import dsv41_l2pf
 from dsv41_l2pf.bench import gpu as gpu_bench
 from dsv41_l2pf.bench.cpu import SCALE
+from dsv41_l2pf.demo import cpu, gpu_model
 
 BENCH = "dsv41_l2pf.cli.bench"
 
@@ -20,8 +24,6 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    from dsv41_l2pf.demo import gpu_model
-
     window = {"collective_index": 0, "kind": "all_reduce", "window_bytes": 2 << 20, "budget_bytes": 1 << 20, "form": "load"}
     arms = {name: [100.0 * (1 - 0.01 * i), 200.0 * (1 - 0.01 * i)] for i, name in
             enumerate((gpu_bench.OFF, gpu_bench.AGAIN, gpu_bench.EMPTY, gpu_bench.ON, gpu_bench.TUNED))}  # fmt: skip
@@ -56,8 +58,6 @@ def test_tokens_that_differ_are_a_finding(gpu, tmp_path):
 
 
 def test_too_little_memory_is_a_finding(gpu, tmp_path, monkeypatch):
-    from dsv41_l2pf.demo import gpu_model
-
     monkeypatch.setattr(gpu_model, "num_layers_that_fit", lambda: 0)
     result = run("bench", "--output", tmp_path / "bench.png")
     assert result.exit_code == 1 and "Fake GPU: expected free memory" in result.stdout
@@ -68,8 +68,6 @@ def test_a_picture_of_another_kind_is_wrong_usage(tmp_path):
 
 
 def test_a_missing_package_is_named(no_gpu, tmp_path, monkeypatch):
-    import importlib.util
-
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = run("bench", "--output", tmp_path / "bench.png")
     assert result.exit_code == 2 and "pip install matplotlib" in result.stderr
@@ -77,8 +75,6 @@ def test_a_missing_package_is_named(no_gpu, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("exit_code", [0, 1, 2])
 def test_the_demo_ends_with_its_own_status_and_prints_its_facts(no_gpu, monkeypatch, tmp_path, exit_code):
-    from dsv41_l2pf.demo import cpu
-
     def fake(output, console):
         console.print(f"for people: {output.name}")
         return exit_code, {"device": "cpu"}
@@ -96,9 +92,6 @@ def test_status():
 
 
 def test_the_command_line_imports_nothing_heavy():
-    import subprocess
-    from pathlib import Path
-
     code = (
         "import dsv41_l2pf.cli, sys; print([m for m in ('matplotlib', 'transformers', 'sglang', 'vllm') if m in sys.modules])"
     )

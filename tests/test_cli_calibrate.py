@@ -1,26 +1,25 @@
 """`calibrate`: on a machine without a GPU, and over a made-up one."""
 
+import sys
+
 import pytest
+import torch
 from cli_runner import CALIBRATION, run, run_json
 
 from dsv41_l2pf import calibration
 from dsv41_l2pf.calibration import Calibration
-from dsv41_l2pf.cli import calibrate as command  # noqa: F401  (the module is reached through sys.modules)
 
 
 @pytest.fixture
 def gpu(monkeypatch):
     """A machine with one GPU; returns the calls of `calibrate`."""
-    import sys
-
-    import torch
-
     calls = []
 
     def fake(device, *, force):
         calls.append((device, force))
         return Calibration.from_dict(CALIBRATION)
 
+    # The package holds the command under the name of its module.
     monkeypatch.setattr(sys.modules["dsv41_l2pf.cli.calibrate"], "no_gpu_reason", lambda: "")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(calibration, "calibrate", fake)
@@ -29,8 +28,6 @@ def gpu(monkeypatch):
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    import torch
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 

@@ -2,12 +2,15 @@
 
 import json
 import os
+import sys
 
 import pytest
+import torch
 from cli_runner import CALIBRATION, run, run_json
 
 import dsv41_l2pf
 from dsv41_l2pf.doctor import calibrations, engines, examination, gpus
+from dsv41_l2pf.doctor import self_test as self_test_module
 from dsv41_l2pf.doctor.gpus import GpuFacts
 from dsv41_l2pf.doctor.self_test import SelfTest, run_self_test
 from dsv41_l2pf.integrations import b12x_targets, targets
@@ -33,16 +36,12 @@ def calibration_file(tmp_path):
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    import torch
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 @pytest.fixture
 def gpu(monkeypatch, calibration_file, tmp_path):
     """A machine with one calibrated GPU that passes the self-test; returns what the self-test finds, to be changed."""
-    import sys
-
     path = calibration_file()
     passed = SelfTest("cuda:0", "", 1, 1, 0.5, 8 << 20, 35.0, 9.5, 8.0)
     monkeypatch.setattr(sys.modules["dsv41_l2pf.cli.doctor"], "no_gpu_reason", lambda: "")
@@ -137,8 +136,6 @@ def test_a_driver_without_a_gpu_that_torch_can_use_is_named(no_gpu, monkeypatch)
 
 
 def test_a_torch_without_cuda_is_named(no_gpu, monkeypatch):
-    import torch
-
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     found = run_json("doctor", exit_code=1)
     assert found["sentence"] == f"off because torch {torch.__version__} was built without CUDA"
@@ -146,8 +143,6 @@ def test_a_torch_without_cuda_is_named(no_gpu, monkeypatch):
 
 
 def test_a_library_without_cuda_beside_a_gpu_is_named(monkeypatch):
-    import torch
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(dsv41_l2pf, "status", lambda: {"cuda_built": False})
     assert "off because there is a GPU, but the library was built without CUDA" in run("doctor").stdout
@@ -237,11 +232,9 @@ def test_the_driver_release(monkeypatch, tmp_path, text, release):
 
 
 def test_the_self_test_says_why_it_failed(monkeypatch):
-    import dsv41_l2pf.doctor.self_test as self_test
-
     def fail(*args, **kwargs):
         raise RuntimeError("no memory\nmore")
 
-    monkeypatch.setattr(self_test, "SmallModel", fail)
+    monkeypatch.setattr(self_test_module, "SmallModel", fail)
     found = run_self_test(on_gpu=False)
     assert (found.device, found.problem) == ("cpu", "no memory")

@@ -1,5 +1,8 @@
 """NVTX ranges: names and nesting, over torch's functions replaced by a list; off, nothing is called."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from three_linears import Model, X
@@ -69,9 +72,6 @@ def test_a_range_that_raises_switches_names_off_and_not_the_model(ranges, monkey
 
 
 def test_a_dropped_prefetcher_is_not_kept_by_its_ranges(ranges):
-    import gc
-    import weakref
-
     prefetcher = l2pf.Prefetcher(l2pf.Config(nvtx=True))
     gone = weakref.ref(prefetcher)
     gc.disable()

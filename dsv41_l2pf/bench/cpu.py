@@ -20,7 +20,7 @@ SCALE = "for scale: aten.is_same_size"
 
 
 def host_costs_us(advance: Callable[[], None]) -> dict[str, float]:
-    """Median host time of one call, or of one window, in us, by name, measured in turns. advance: called every round."""
+    """Median host time in us of one call, or of one window, by name; in turns. advance: called every round."""
     data = torch.ones(1024)
     weight = torch.zeros(_WEIGHT_BYTES, dtype=torch.uint8)
     ops = torch.ops.dsv41
