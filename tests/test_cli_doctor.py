@@ -213,6 +213,20 @@ def test_a_changed_parameter_that_is_passed_through_is_fine(b12x):
     assert found.findings == [] and found.hooks[0].state == "changed"
 
 
+def test_parts_of_b12x_without_collectives_are_no_engine(monkeypatch, tmp_path):
+    (tmp_path / "b12x").mkdir()
+    (tmp_path / "b12x" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    targets.source_of.cache_clear()
+    assert not engines.look_at_engines()[2].is_installed
+
+
+def test_a_module_that_is_missing_is_one_finding():
+    hooks = (engines.HookFacts("a.b", "x windows", "missing", "a is missing"),) * 3
+    found = engines.EngineFacts("e", True, "1.0", "1.1", None, hooks)
+    assert found.findings == ["e 1.0: a is missing, so x windows is off"]
+
+
 def test_engines_that_are_not_installed_are_named_so():
     found = {engine.name: engine for engine in engines.look_at_engines()}
     assert set(found) == {"sglang", "vllm", "b12x"}

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ..doctor import Examination, examine
 from ..doctor.calibrations import CalibrationFacts
+from ..doctor.engines import CHANGED
 from ..report import mib
 from .output import AsJson, console_for, finish, no_gpu_reason, print_json
 
@@ -32,8 +33,8 @@ def _print(console: Console, found: Examination) -> None:
     console.print(_machine(found), _environment(found), _engines(found), sep="\n")
     for engine in found.engines:
         for hook in engine.hooks:
-            if hook.state != "found":
-                say(f"{engine.name}: {hook.problem or f'{hook.path}: {hook.state}'}")
+            if hook.state == CHANGED:
+                say(f"{engine.name}: {hook.path} has other parameters than recorded, which we pass through")
     for entry in found.calibrations:
         say(f"calibration: {_calibration(entry)}")
     calibrated = {index for entry in found.calibrations if not entry.problem for index in entry.gpus}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 
 from ..integrations import b12x_targets, sglang_targets, vllm_targets
-from ..integrations.targets import Target, look_at, version_of
+from ..integrations.targets import Target, look_at, source_of, version_of
 
 FOUND, CHANGED, ELSEWHERE, MISSING = "found", "changed", "not in this version", "missing"
 _OURS = "dsv41_l2pf"
@@ -44,7 +43,8 @@ class EngineFacts:
         """What does not work of an installed engine."""
         if not self.is_installed:
             return []
-        problems = [f"{self.name} {self.version}: {hook.problem}, so {hook.part} is off" for hook in self.hooks if hook.problem]
+        missing = dict.fromkeys((hook.problem, hook.part) for hook in self.hooks if hook.problem)
+        problems = [f"{self.name} {self.version}: {problem}, so {part} is off" for problem, part in missing]
         if self.is_registered is False:
             problems.append(f"{self.name} {self.version}: it does not see our plugin: pip install dsv41-l2pf")
         return problems
@@ -55,12 +55,16 @@ def look_at_engines() -> list[EngineFacts]:
     return [
         _look_at("sglang", sglang_targets.VERSION, sglang_targets.TARGETS, "sglang.srt.plugins"),
         _look_at("vllm", vllm_targets.VERSION, vllm_targets.TARGETS, "vllm.general_plugins"),
-        _look_at("b12x", b12x_targets.VERSION, b12x_targets.TARGETS, ""),
+        # Other packages bring parts of b12x along, without collectives.
+        _look_at("b12x", b12x_targets.VERSION, b12x_targets.TARGETS, "", module=b12x_targets.MODULE),
     ]
 
 
-def _look_at(name: str, recorded_version: str, targets: Iterable[Target], plugin_group: str) -> EngineFacts:
-    if importlib.machinery.PathFinder.find_spec(name) is None:
+def _look_at(
+    name: str, recorded_version: str, targets: Iterable[Target], plugin_group: str, module: str = ""
+) -> EngineFacts:
+    """module: the one without which there is nothing to hook; the package itself when ''."""
+    if source_of(module or name) is None:
         return EngineFacts(name, False, "", recorded_version, None)
     is_registered = None
     if plugin_group:
