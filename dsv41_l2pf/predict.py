@@ -115,6 +115,6 @@ def prediction_table(
         table.add_column(f"{window_us:g} us", justify="right")
     table.add_column("from", overflow="fold")
     for gpu in gpus:
-        ranges = [(rates.saved_us(weight_bytes, window_us) for rates in (gpu.low, gpu.high)) for window_us in windows_us]
-        table.add_row(gpu.name, *(f"{low:.1f} .. {high:.1f}" for low, high in ranges), gpu.basis)
+        low, high = ([rates.saved_us(weight_bytes, us) for us in windows_us] for rates in (gpu.low, gpu.high))
+        table.add_row(gpu.name, *(f"{least:.1f} .. {most:.1f}" for least, most in zip(low, high)), gpu.basis)
     return table

@@ -24,7 +24,8 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    window = {"collective_index": 0, "kind": "all_reduce", "window_bytes": 2 << 20, "budget_bytes": 1 << 20, "form": "load"}
+    window = {"collective_index": 0, "kind": "all_reduce", "form": "load"}
+    window |= {"window_bytes": 2 << 20, "budget_bytes": 1 << 20}
     arms = {name: [100.0 * (1 - 0.01 * i), 200.0 * (1 - 0.01 * i)] for i, name in
             enumerate((gpu_bench.OFF, gpu_bench.AGAIN, gpu_bench.EMPTY, gpu_bench.ON, gpu_bench.TUNED))}  # fmt: skip
     found = gpu_bench.Measured([window], arms, True, "the tuned is faster")
@@ -46,7 +47,8 @@ def test_on_a_cpu_it_times_the_operators_and_says_that_no_gpu_was_there(no_gpu, 
 def test_on_a_gpu_it_compares_the_arms(gpu, tmp_path):
     found = run_json("bench", "--output", tmp_path / "bench.svg")
     assert found["device"] == "Fake GPU" and found["tokens_equal"] is True
-    assert found["ratio_to_off"] == pytest.approx({"off": 1, "off, again": 0.99, "windows off": 0.98, "on": 0.97, "tuned": 0.96})
+    ratios = {"off": 1, "off, again": 0.99, "windows off": 0.98, "on": 0.97, "tuned": 0.96}
+    assert found["ratio_to_off"] == pytest.approx(ratios)
     assert (tmp_path / "bench.svg").read_text().startswith("<?xml")
     text = run("bench", "--output", tmp_path / "bench.png").stdout
     assert "0.9600" in text and "tuned: the tuned is faster" in text
@@ -92,9 +94,8 @@ def test_status():
 
 
 def test_the_command_line_imports_nothing_heavy():
-    code = (
-        "import dsv41_l2pf.cli, sys; print([m for m in ('matplotlib', 'transformers', 'sglang', 'vllm') if m in sys.modules])"
-    )
+    heavy = ("matplotlib", "transformers", "sglang", "vllm")
+    code = f"import dsv41_l2pf.cli, sys; print([name for name in {heavy} if name in sys.modules])"
     root = Path(__file__).resolve().parent.parent
     result = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=120)
     assert result.stdout.strip() == "[]", result.stderr

@@ -59,7 +59,8 @@ def test_without_a_gpu_it_is_off_and_the_cpu_part_still_works(no_gpu):
     test = found["self_test"]
     assert (test["device"], test["problem"], test["num_windows"], test["num_launched"]) == ("cpu", "", 4, 4)
     assert test["elapsed_s"] < 10 and test["cold_us"] is None
-    assert {variable["name"]: variable["effect"] for variable in found["variables"]}["DSV41_L2_PREFETCH_FORM"] == "form auto"
+    effects = {variable["name"]: variable["effect"] for variable in found["variables"]}
+    assert effects["DSV41_L2_PREFETCH_FORM"] == "form auto"
 
 
 def test_with_a_gpu_it_is_on(gpu):
@@ -158,7 +159,8 @@ def test_a_calibration_that_is_not_believed(no_gpu, calibration_file):
     found = run_json("doctor", exit_code=1)
     (entry,) = found["calibrations"]
     assert entry["path"] == str(path) and entry["values"] is None and entry["gpus"] == []
-    assert "num_ctas: expected a whole number > 0, got 0" in entry["problem"] and entry["problem"] in found["findings"][0]
+    assert "num_ctas: expected a whole number > 0, got 0" in entry["problem"]
+    assert entry["problem"] in found["findings"][0]
 
 
 @pytest.fixture

@@ -14,7 +14,10 @@ TUNING = Tuning(
     num_tokens=4,
     mode="decode",
     num_collectives=2,
-    windows=[WindowSetting(0, "all_reduce", 2 << 20, 1 << 20, "load"), WindowSetting(1, "all_reduce", 1 << 20, 0, "load")],
+    windows=[
+        WindowSetting(0, "all_reduce", 2 << 20, 1 << 20, "load"),
+        WindowSetting(1, "all_reduce", 1 << 20, 0, "load"),
+    ],
     ratio=0.9625,
     noise=0.004,
     step_us=812.5,

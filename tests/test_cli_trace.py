@@ -47,6 +47,9 @@ def test_the_words_that_people_read(no_gpu, tmp_path):
 
 def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path):
     assert run("trace", tmp_path / "missing" / "trace.json").exit_code == 2
+    assert run("trace", tmp_path).exit_code == 2
+    assert run("trace", tmp_path / "trace.json", "--picture", tmp_path / "missing" / "a.png").exit_code == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 class Ticks:

@@ -12,21 +12,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ..pictures import suffix_problem
-from .output import FINDING, AsJson, console_for, finish, need_packages, no_gpu_reason, print_json
+from .output import FINDING, AsJson, console_for, drawable, finish, need_packages, no_gpu_reason, print_json
 
 Stage = Callable[[str, float], None]
+_PICTURE = Path("dsv41_l2pf_bench.png")
 
 
 def bench(
-    output: Annotated[Path, typer.Option(help="Where the picture goes: .png or .svg.")] = Path("dsv41_l2pf_bench.png"),
+    output: Annotated[Path, typer.Option(help="Where the picture goes: .png or .svg.", callback=drawable)] = _PICTURE,
     as_json: AsJson = False,
 ) -> None:
     """Measures for about a minute: a decode step on the GPU, off and on in turns; without one, the operators' cost."""
-    problem = suffix_problem(output)
-    if problem:
-        raise typer.BadParameter(problem, param_hint="--output")
-    need_packages("matplotlib")
     console = console_for(as_json)
     reason = no_gpu_reason()
     if reason:
@@ -97,7 +93,8 @@ def _on_gpu(console: Console, output: Path) -> tuple[dict, bool]:
     console.print(f"tuned: {measured.reason}")
     if not measured.tokens_equal:
         console.print("finding: the tokens differ with and without prefetching", style="bold")
-    draw(output, f"{name}: one TP4 rank of a Llama-70B-class model, captured decode", measured.windows, measured.arms, "us")
+    title = f"{name}: one TP4 rank of a Llama-70B-class model, captured decode"
+    draw(output, title, measured.windows, measured.arms, unit="us")
     found = {
         "device": name,
         "step_us": measured.arms,

@@ -16,7 +16,7 @@ from .output import AsJson, console_for, finish, no_gpu_reason, print_json
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Looks at GPU, library, calibration, environment and engines, prefetches for real, and says: on, or off because."""
+    """Looks at GPU, calibration, environment and engines, prefetches for real, and says: on, or off because."""
     found = examine(no_gpu_reason())
     if as_json:
         print_json(found.as_dict())
@@ -92,8 +92,8 @@ def _calibration(entry: CalibrationFacts) -> str:
     values, where = entry.values, ", ".join(f"cuda:{index}" for index in entry.gpus) or "no GPU here"
     choice = f"{values['form']}, {values['num_ctas']} CTAs, {values['chosen_fill_gbps']:.0f} GB/s"
     reads = (
-        f"a read of {mib(values['window_bytes'])} MiB takes {values['cold_us']:.1f} us from DRAM, {values['hot_us']:.1f} us "
-        f"from L2, which serves up to {mib(values['hot_knee_bytes'])} MiB"
+        f"a read of {mib(values['window_bytes'])} MiB takes {values['cold_us']:.1f} us from DRAM, "
+        f"{values['hot_us']:.1f} us from L2, which serves up to {mib(values['hot_knee_bytes'])} MiB"
     )
     return f"{values['gpu']} ({where}), measured {_ago(entry.age_s)}: {choice}; {reads}; {entry.path}"
 

@@ -17,16 +17,25 @@ FINE, FINDING, USAGE = 0, 1, 2
 AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON, for programs.")]
 
 
-def _picture(path: Path | None) -> Path | None:
-    problem = "" if path is None else suffix_problem(path)
-    if problem:
-        raise typer.BadParameter(problem)
-    if path is not None:
-        need_packages("matplotlib")
+def writable(path: Path) -> Path:
+    """A file to write, checked before the work for it is done. Raises typer.BadParameter without its folder."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise typer.BadParameter(f"expected a file in a folder that exists, got {path}")
     return path
 
 
-Picture = Annotated[Path | None, typer.Option(help="Draw a picture too: a .png or .svg file.", callback=_picture)]
+def drawable(path: Path | None) -> Path | None:
+    """A picture to write, or None. Raises typer.BadParameter; ends the command when matplotlib is missing."""
+    if path is None:
+        return None
+    problem = suffix_problem(path)
+    if problem:
+        raise typer.BadParameter(problem)
+    need_packages("matplotlib")
+    return writable(path)
+
+
+Picture = Annotated[Path | None, typer.Option(help="Draw a picture too: a .png or .svg file.", callback=drawable)]
 
 
 def need_packages(*names: str) -> None:

@@ -57,4 +57,5 @@ def predict(
         for entry in gpus
         for length_us in windows_us
     ]
-    print_json({"weight_bytes": weight_bytes, "predictions": rows, "basis": {entry.name: entry.basis for entry in gpus}})
+    basis = {entry.name: entry.basis for entry in gpus}
+    print_json({"weight_bytes": weight_bytes, "predictions": rows, "basis": basis})

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from .output import AsJson, Picture, console_for, no_gpu_reason, print_json
+from .output import AsJson, Picture, console_for, no_gpu_reason, print_json, writable
 
 
 def trace(
-    file: Annotated[Path, typer.Argument(dir_okay=False, help="The trace to write, JSON.")],
+    file: Annotated[Path, typer.Argument(help="The trace to write, JSON.", callback=writable)],
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
@@ -24,8 +24,6 @@ def trace(
     from ..demo.traced_step import traced_step
     from ..trace import write_chrome_trace
 
-    if not file.parent.is_dir():
-        raise typer.BadParameter(f"expected a folder that exists, got {file.parent}", param_hint="FILE")
     console = console_for(as_json)
     reason = no_gpu_reason()
     title, slices = traced_step(on_gpu=not reason)

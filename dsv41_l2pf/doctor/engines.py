@@ -27,8 +27,8 @@ class HookFacts:
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """recorded_version: the one that the table of targets was made with. is_registered: the engine will find our plugin;
-    None for an engine without plugins. hooks: empty when the engine is not installed.
+    """recorded_version: the one that the table of targets was made with. is_registered: the engine will find our
+    plugin; None for an engine without plugins. hooks: empty when the engine is not installed.
     """
 
     name: str

@@ -23,8 +23,8 @@ _MAX_WEIGHT_BYTES = 16 * MIB
 class SelfTest:
     """problem: why it failed, or ''. num_windows, num_launched: planned, and launched in the last forward.
 
-    On a GPU: the median time of one read of `weight_bytes` in us, from DRAM (cold), after a window that prefetched them,
-    and from L2 (hot).
+    On a GPU: the median time of one read of `weight_bytes` in us, from DRAM (cold), after a window that prefetched
+    them, and from L2 (hot).
     """
 
     device: str
@@ -55,7 +55,7 @@ def run_self_test(on_gpu: bool) -> SelfTest:
         with torch.no_grad():
             found = _on_gpu() if on_gpu else _on_cpu()
     except Exception as error:  # noqa: BLE001  whatever it is, it is the answer
-        found = SelfTest("cuda" if on_gpu else "cpu", str(error).splitlines()[0] if str(error) else type(error).__name__)
+        found = SelfTest("cuda" if on_gpu else "cpu", (str(error) or type(error).__name__).splitlines()[0])
     return replace(found, elapsed_s=time.perf_counter() - begin_s)
 
 

@@ -33,7 +33,8 @@ def draw_timeline(path: Path, slices: list[Slice], title: str, max_collectives: 
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(-1.5, 2.5)
     axes.set_xlim(0, cut_us)
-    axes.set_xlabel("us since the forward began" + ("" if cut_us == end_us else f" (the step goes on to {end_us:.0f} us)"))
+    rest = "" if cut_us == end_us else f" (the step goes on to {end_us:.0f} us)"
+    axes.set_xlabel(f"us since the forward began{rest}")
     axes.set_title(title, loc="left")
     axes.grid(axis="x", color="0.92")
     axes.set_axisbelow(True)

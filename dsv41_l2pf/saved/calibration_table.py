@@ -24,8 +24,8 @@ def _of_the_gpu(found: Calibration) -> Table:
     table.add_row(f"read of {mib(found.window_bytes)} MiB from DRAM, us", f"{found.cold_us:.2f}")
     table.add_row("the same from L2, us", f"{found.hot_us:.2f}")
     table.add_row("L2 partitions", "2" if found.partition_of_sm else "1")
-    choice = f"{found.form}, {found.num_ctas} CTAs, pieces of {found.piece_bytes} bytes, {found.chosen_fill_gbps:.0f} GB/s"
-    table.add_row("chosen", choice)
+    geometry = f"{found.num_ctas} CTAs, pieces of {found.piece_bytes} bytes"
+    table.add_row("chosen", f"{found.form}, {geometry}, {found.chosen_fill_gbps:.0f} GB/s")
     table.add_row("start delay, us", f"{found.start_delay_ns / 1e3:g}")
     return table
 

@@ -19,7 +19,9 @@ from .tuning_table import tuning_table
 
 @dataclass(frozen=True)
 class Document:
-    """A file that was read. kind: calibration, tunings or status. content: the checked values. findings: what is off."""
+    """A file that was read. kind: calibration, tunings or status. content: the checked values. findings: what is off.
+    calibration: of a file of that kind.
+    """
 
     kind: str
     content: dict[str, Any]
@@ -80,8 +82,7 @@ def _of_prefetcher(prefetcher: dict, findings: list[str]) -> list[RenderableType
     for signature in prefetcher["signatures"]:
         if signature["reason"]:
             findings.append(f"mode {signature['mode']}, {signature['num_tokens']} tokens: {signature['reason']}")
-    parts: list[RenderableType] = [Text(f"prefetching is off: {prefetcher['reason']}")] if prefetcher.get("reason") else []
-    parts.append(signature_table(prefetcher))
+    parts: list[RenderableType] = [signature_table(prefetcher)]
     largest = largest_signature(prefetcher)
     if largest is not None:
         parts.append(window_table(largest, {}))

@@ -13,10 +13,10 @@ _PROCESS = 1
 
 def chrome_events(slices: list[Slice]) -> list[dict[str, Any]]:
     """Complete events (`ph` X, times in us), one thread a track, and the names of process and threads."""
-    events: list[dict[str, Any]] = [_name("process_name", 0, "dsv41_l2pf: one step")]
+    events: list[dict[str, Any]] = [_metadata("process_name", 0, name="dsv41_l2pf: one step")]
     for thread, track in enumerate(TRACKS, start=1):
-        events.append(_name("thread_name", thread, track))
-        events.append({"ph": "M", "name": "thread_sort_index", "pid": _PROCESS, "tid": thread, "args": {"sort_index": thread}})
+        events.append(_metadata("thread_name", thread, name=track))
+        events.append(_metadata("thread_sort_index", thread, sort_index=thread))
         events += [_complete(thread, slice) for slice in slices if slice.track == track]
     return events
 
@@ -26,8 +26,8 @@ def write_chrome_trace(path: Path, slices: list[Slice], about: dict[str, str]) -
     path.write_text(json.dumps({"traceEvents": chrome_events(slices), "otherData": about}, indent=1))
 
 
-def _name(what: str, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": _PROCESS, "tid": thread, "args": {"name": name}}
+def _metadata(what: str, thread: int, **arguments: str | int) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": _PROCESS, "tid": thread, "args": arguments}
 
 
 def _complete(thread: int, slice: Slice) -> dict[str, Any]:
