@@ -181,12 +181,19 @@ def cache_file(key: dict) -> Path:
     return cache_dir() / "calibration" / f"{slug}.json"
 
 
+def load_calibration(path: Path) -> Calibration:
+    """Reads a file that `calibrate` kept. Raises FileNotFoundError, ValueError when it is not such a file, OSError."""
+    found = read_json(path, _FORMAT)
+    if found is None:
+        raise FileNotFoundError(f"no such file: {path}")
+    return Calibration.from_dict(found)
+
+
 def _cached(path: Path, key: dict) -> Calibration | None:
     try:
-        found = read_json(path, _FORMAT)
-        if found is None:
-            return None
-        calibration = Calibration.from_dict(found)
+        calibration = load_calibration(path)
+    except FileNotFoundError:
+        return None
     except (ValueError, OSError) as error:
         logger.warning("dsv41_l2pf: %s is not used, measuring again: %s", path, error)
         return None

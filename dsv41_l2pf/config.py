@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +21,13 @@ _ALL_GATHER = "DSV41_L2_PREFETCH_AG"
 _FORM = "DSV41_L2_PREFETCH_FORM"
 _PLACEMENT = "DSV41_L2_PREFETCH_PLACEMENT"
 _MAX_TOKENS = "DSV41_L2_PREFETCH_MAX_TOKENS"
+_NVTX = "DSV41_L2_PREFETCH_NVTX"
+_CACHE = "XDG_CACHE_HOME"
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where files that only save time are kept: `dsv41_l2pf` in XDG_CACHE_HOME, or in ~/.cache."""
-    base = environ.get("XDG_CACHE_HOME", "")
+    base = environ.get(_CACHE, "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "dsv41_l2pf"
 
 
@@ -41,6 +43,7 @@ class Config:
     max_tokens: forwards with more tokens are left alone.
     back_to_back: the caller says that a forward's prologue follows the last window of the one before it.
     requested: the environment asked for prefetching (DSV41_L2_PREFETCH is 1 or strict); engines act only then.
+    nvtx: names forwards and windows for Nsight Systems, where torch was built with CUDA.
 
     Raises ValueError naming the field, the value and what is allowed.
     """
@@ -54,6 +57,7 @@ class Config:
     max_tokens: int = 256
     back_to_back: bool = False
     requested: bool = False
+    nvtx: bool = False
 
     def __post_init__(self) -> None:
         for name in ("enabled", "strict", "all_gather", "back_to_back", "requested"):
@@ -84,7 +88,65 @@ class Config:
             placement=_choice(environ, _PLACEMENT, PLACEMENTS, "auto"),
             max_tokens=_max_tokens(environ),
             requested=gate in ("1", "strict"),
+            nvtx=_choice(environ, _NVTX, ("0", "1"), "0") == "1",
         )
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable as it is now. value: None when it is not set. effect: what it does, or "" with a
+    problem. problem: why it is refused or not known, else "". is_unknown: it looks like ours, but nobody reads it.
+    """
+
+    name: str
+    value: str | None
+    effect: str
+    problem: str = ""
+    is_unknown: bool = False
+
+
+def variables(environ: Mapping[str, str] = os.environ) -> list[Variable]:
+    """Every variable that the package reads, then those that look like ours but are not known. Never raises."""
+    found = [_variable(environ, name, effect) for name, effect in _EFFECTS.items()]
+    unknown = sorted(name for name in environ if name.startswith(_GATE) and name not in _EFFECTS)
+    known = "one of " + ", ".join(_EFFECTS)
+    return found + [Variable(name, environ[name], "", str(rejected("variable", known, name)), True) for name in unknown]
+
+
+def _variable(environ: Mapping[str, str], name: str, effect: Callable[[Mapping[str, str]], str]) -> Variable:
+    value = environ.get(name)
+    try:
+        return Variable(name, value, effect({} if value is None else {name: value}))
+    except ValueError as error:
+        return Variable(name, value, "", str(error))
+
+
+def _gate_effect(environ: Mapping[str, str]) -> str:
+    config = Config.from_env(environ)
+    if not config.requested:
+        return "engines leave us alone, attach() works" if config.enabled else "off everywhere"
+    return "on, and a hook or window that is missing is an error" if config.strict else "on, in engines too"
+
+
+def _budget_effect(environ: Mapping[str, str]) -> str:
+    num_bytes = _budget_bytes(environ)
+    return "the library chooses" if num_bytes == AUTO_BUDGET else f"at most {num_bytes / MIB:g} MiB a window"
+
+
+def _all_gather_effect(environ: Mapping[str, str]) -> str:
+    return "all-gathers get windows" if Config.from_env(environ).all_gather else "all-gathers get no windows"
+
+
+_EFFECTS: dict[str, Callable[[Mapping[str, str]], str]] = {
+    _GATE: _gate_effect,
+    _BUDGET: _budget_effect,
+    _ALL_GATHER: _all_gather_effect,
+    _FORM: lambda environ: f"form {Config.from_env(environ).form}",
+    _PLACEMENT: lambda environ: f"placement {Config.from_env(environ).placement}",
+    _MAX_TOKENS: lambda environ: f"forwards of more than {Config.from_env(environ).max_tokens} tokens are left alone",
+    _NVTX: lambda environ: "NVTX ranges" if Config.from_env(environ).nvtx else "no NVTX ranges",
+    _CACHE: lambda environ: f"calibrations are kept in {cache_dir(environ) / 'calibration'}",
+}
 
 
 def _read(environ: Mapping[str, str], name: str) -> str:

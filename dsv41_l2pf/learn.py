@@ -105,7 +105,11 @@ class LearnMode(TorchDispatchMode):
             return self._run_collective(role, func, args, kwargs)
         if role.marker:
             self._mark(role.marker, args)
+        if role.marker == "collective_begin":
+            self._windows.tell("window_opens", args[1])
         result = func(*args, **kwargs)
+        if role.marker == "collective_end":
+            self._windows.tell("window_closes")
         if role.is_wait and self._touches_pending(args, kwargs):
             self._close(result)
         if role.view_or_copy and self._weights is not None and storage_key(result) != storage_key(args[0]):
@@ -181,7 +185,7 @@ class LearnMode(TorchDispatchMode):
 
 
 # What runs inside `__torch_dispatch__`.
-_MODULES = ("collectives", "experts", "learn", "roles", "weights", "windows")
+_MODULES = ("collectives", "experts", "learn", "nvtx", "roles", "trace.recorder", "weights", "windows")
 
 
 @cache

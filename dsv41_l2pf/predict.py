@@ -9,7 +9,7 @@ bytes, node is what a prefetch in a graph costs. What the prefetch does to the c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,15 +105,16 @@ def predictions(weight_bytes: int, window_us: float) -> dict[str, tuple[float, f
     }
 
 
-def prediction_table(weight_bytes: int = 16 * MIB) -> Table:
+def prediction_table(
+    weight_bytes: int = 16 * MIB, windows_us: Sequence[float] = WINDOWS_US, gpus: Sequence[Gpu] = GPUS
+) -> Table:
     """What one window saves before `weight_bytes` of weights, by GPU and window length."""
     table = Table(title=f"predicted us that a window saves before {weight_bytes / MIB:g} MiB of weights, low .. high")
     table.add_column("GPU")
-    for window_us in WINDOWS_US:
+    for window_us in windows_us:
         table.add_column(f"{window_us:g} us", justify="right")
     table.add_column("from", overflow="fold")
-    by_window = [predictions(weight_bytes, window_us) for window_us in WINDOWS_US]
-    for gpu in GPUS:
-        ranges = [found[gpu.name] for found in by_window]
-        table.add_row(gpu.name, *(f"{low:.1f} .. {high:.1f}" for low, high in ranges), gpu.basis)
+    for gpu in gpus:
+        low, high = ([rates.saved_us(weight_bytes, us) for us in windows_us] for rates in (gpu.low, gpu.high))
+        table.add_row(gpu.name, *(f"{least:.1f} .. {most:.1f}" for least, most in zip(low, high)), gpu.basis)
     return table

@@ -18,6 +18,7 @@ from .calibration import current_gpu_reason
 from .checks import is_whole, rejected, require
 from .collectives import KINDS
 from .config import FORMS, Config
+from .nvtx import NvtxRanges, has_nvtx
 from .report import Report
 from .tune import DEFAULT_ROUNDS, tune
 from .tuning import Tuning, load, save
@@ -67,6 +68,8 @@ class Prefetcher:
             self.config.back_to_back,
             self.config.strict,
         )
+        if self.config.nvtx and has_nvtx():
+            self.windows.observer = NvtxRanges(self)
         # Not at exit: the process frees everything then, and the operators may be gone before this runs.
         weakref.finalize(self, torch.ops.dsv41.destroy_prefetcher, self.handle).atexit = False
 
@@ -101,12 +104,19 @@ class Prefetcher:
             return
         if self._calibration_reason is None:
             self._calibration_reason = current_gpu_reason()
-        counts = torch.ops.dsv41.begin_forward(self.handle, self.model_id(model), num_tokens, mode)
+        model_id = self.model_id(model)
+        counts = torch.ops.dsv41.begin_forward(self.handle, model_id, num_tokens, mode)
+        is_observed = counts and self.windows.observer is not None
+        if is_observed:
+            self.windows.tell("forward_begins", model_id, num_tokens, mode)
         try:
             yield counts
         except BaseException:
             torch.ops.dsv41.abort_forward()
             raise
+        finally:
+            if is_observed:
+                self.windows.tell("forward_ends")
         torch.ops.dsv41.end_forward()
         if counts and self.tunings.expected:
             self.tunings.apply(self)

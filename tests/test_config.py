@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsv41_l2pf.config import Config
+from dsv41_l2pf.config import Config, variables
 
 
 def test_an_empty_environment_gives_the_defaults():
@@ -32,9 +32,10 @@ def test_every_variable_is_read():
             "DSV41_L2_PREFETCH_FORM": "lines",
             "DSV41_L2_PREFETCH_PLACEMENT": "side_stream",
             "DSV41_L2_PREFETCH_MAX_TOKENS": "7",
+            "DSV41_L2_PREFETCH_NVTX": "1",
         }
     )
-    assert config == Config(True, False, 3 << 19, False, "lines", "side_stream", 7, False, True)
+    assert config == Config(True, False, 3 << 19, False, "lines", "side_stream", 7, False, True, True)
 
 
 def test_the_process_environment_is_read_when_called(monkeypatch):
@@ -96,3 +97,27 @@ def test_any_text_is_either_a_budget_or_an_error_that_names_the_variable(text):
         assert str(error).startswith("DSV41_L2_PREFETCH_MB: ")
     else:
         assert -1 <= budget_bytes <= 1 << 40
+
+
+def test_every_variable_says_what_it_does():
+    effects = {variable.name: variable.effect for variable in variables({})}
+    assert effects["DSV41_L2_PREFETCH"] == "engines leave us alone, attach() works"
+    assert effects["DSV41_L2_PREFETCH_MB"] == "the library chooses"
+    given = {"DSV41_L2_PREFETCH": "strict", "DSV41_L2_PREFETCH_MB": "1.5", "DSV41_L2_PREFETCH_AG": "0"}
+    given |= {"DSV41_L2_PREFETCH_MAX_TOKENS": "8", "XDG_CACHE_HOME": "/cache", "OTHER": "x"}
+    found = {variable.name: variable for variable in variables(given)}
+    assert set(found) == set(effects)
+    assert found["DSV41_L2_PREFETCH"].effect == "on, and a hook or window that is missing is an error"
+    assert found["DSV41_L2_PREFETCH_MB"].effect == "at most 1.5 MiB a window"
+    assert found["DSV41_L2_PREFETCH_AG"].effect == "all-gathers get no windows"
+    assert found["DSV41_L2_PREFETCH_MAX_TOKENS"].effect == "forwards of more than 8 tokens are left alone"
+    assert found["XDG_CACHE_HOME"].effect == "calibrations are kept in /cache/dsv41_l2pf/calibration"
+
+
+def test_a_refused_variable_does_not_hide_the_others():
+    given = {"DSV41_L2_PREFETCH": "yes", "DSV41_L2_PREFETCH_MB": "2", "DSV41_L2_PREFETCH_MIB": "2"}
+    found = {variable.name: variable for variable in variables(given)}
+    assert found["DSV41_L2_PREFETCH"].problem == "DSV41_L2_PREFETCH: expected one of 0, 1, strict, got 'yes'"
+    assert found["DSV41_L2_PREFETCH_MB"].effect == "at most 2 MiB a window"
+    unknown = found["DSV41_L2_PREFETCH_MIB"]
+    assert unknown.is_unknown and unknown.problem.endswith("got 'DSV41_L2_PREFETCH_MIB'")

@@ -27,15 +27,15 @@ _EXPLANATION = (
 )
 
 
-def run(output: Path, console: Console) -> int:
+def run(output: Path, console: Console) -> tuple[int, dict]:
     """Decodes with and without prefetching, prints plan, equality and step times, and writes the picture to `output`.
 
-    Returns 0; 1 when tokens or logits differ or when no window was launched; 2 when a package is missing.
+    Returns the exit status and what was found, for JSON. The status is 0; 1 when tokens or logits differ or when no window was launched; 2 when a package is missing.
     """
     missing = missing_packages("transformers", "accelerate", "matplotlib")
     if missing:
         console.print(f"the demo needs {', '.join(missing)}: pip install {' '.join(missing)}")
-        return 2
+        return 2, {"missing_packages": missing}
     console.print(
         f"dsv41_l2pf demo on {platform.machine()} CPU, torch {torch.__version__}: {cpu_rank.NUM_RANKS} gloo ranks, one "
         "thread each, a 4-layer bf16 Llama (hidden 1024), tensor parallelism by transformers, greedy decode"
@@ -46,8 +46,9 @@ def run(output: Path, console: Console) -> int:
         results = _run_ranks(folder, progress, task)
     first = results[0]
     if first["signature"] is None:
-        console.print("no forward was learned: " + (first["status"]["reason"] or "the prefetcher saw no decode step"))
-        return 1
+        reason = first["status"]["reason"] or "the prefetcher saw no decode step"
+        console.print(f"no forward was learned: {reason}")
+        return 1, {"device": "cpu", "passed": False, "reason": reason}
     names = {index: [brace(weights)] for index, weights in first["names"].items()}
     console.print(window_table(first["signature"], names, SHOWN_WINDOWS))
     passed = all(_passed(result) for result in results)
@@ -59,7 +60,15 @@ def run(output: Path, console: Console) -> int:
         console.print(f"picture: {output}")
     console.print(_EXPLANATION)
     console.print(_summary(results, passed))
-    return 0 if passed else 1
+    facts = {
+        "device": "cpu",
+        "passed": passed,
+        "signature": first["signature"],
+        "tokens_equal": first["tokens_on"] == first["tokens_off"],
+        "logits_equal": all(result["logits_equal"] for result in results),
+        "step_ms": first["arms"],
+    }
+    return (0 if passed else 1), facts
 
 
 def _passed(result: dict) -> bool:

@@ -16,7 +16,16 @@ from ..config import MIB
 from ..prefetcher import Prefetcher
 from ..report import brace, mib, weight_names, window_table
 from .arms import SHOWN_WINDOWS, Arm, interleave, spread
-from .gpu_model import DELAY_US, MAX_LAYERS, NUM_SEQUENCES, CapturedStep, Decoder, layer_bytes, llama_config, make_model
+from .gpu_model import (
+    DELAY_US,
+    NUM_SEQUENCES,
+    CapturedStep,
+    Decoder,
+    layer_bytes,
+    llama_config,
+    make_model,
+    num_layers_that_fit,
+)
 from .graph_nodes import CapturedGraph, read_graph
 
 DECODE_TOKENS = 32
@@ -52,17 +61,31 @@ class Result:
         has_all_nodes = 0 < self.num_nodes == self.signature["num_windows"] and self.num_nodes_off == 0
         return has_all_nodes and self.tokens_on == self.tokens_off and self.logits_equal
 
+    def facts(self, device: str) -> dict:
+        return {
+            "device": device,
+            "passed": self.passed,
+            "signature": self.signature,
+            "num_nodes": self.num_nodes,
+            "num_launch_order": self.num_launch_order,
+            "tokens_equal": self.tokens_on == self.tokens_off,
+            "logits_equal": self.logits_equal,
+            "step_us": self.arms,
+        }
 
-def run(output: Path, console: Console) -> int:
+
+def run(output: Path, console: Console) -> tuple[int, dict]:
     """Decodes with and without prefetching, prints plan, nodes, equality and step times, writes the picture to `output`.
 
-    Returns 0; 1 when tokens or logits differ, when the graph's nodes are not the plan's windows, or without memory.
+    Returns the exit status and what was found, for JSON. The status is 0; 1 when tokens or logits differ, when the
+    graph's nodes are not the plan's windows, or without memory.
     """
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    num_layers = _num_layers_that_fit()
+    num_layers = num_layers_that_fit()
     if num_layers == 0:
-        console.print(f"{gpu.name}: expected free memory for two decoder layers (about 2 GiB), got less")
-        return 1
+        reason = f"{gpu.name}: expected free memory for two decoder layers (about 2 GiB), got less"
+        console.print(reason)
+        return 1, {"device": gpu.name, "passed": False, "reason": reason}
     config = llama_config(num_layers)
     console.print(
         f"dsv41_l2pf demo on {gpu.name} ({gpu.L2_cache_size / MIB:.0f} MiB L2), torch {torch.__version__}: one of four "
@@ -82,14 +105,7 @@ def run(output: Path, console: Console) -> int:
         console.print(f"picture: {output}")
     console.print(_EXPLANATION)
     console.print(_summary(result))
-    return 0 if result.passed else 1
-
-
-def _num_layers_that_fit() -> int:
-    free_bytes = torch.cuda.mem_get_info()[0]
-    # A layer is made in place; the rest holds embeddings, two graphs' activations and the libraries' workspaces.
-    fit = int((free_bytes - 1024 * MIB) // layer_bytes(llama_config(1)))
-    return min(MAX_LAYERS, fit) if fit >= 2 else 0
+    return (0 if result.passed else 1), result.facts(gpu.name)
 
 
 def _progress(console: Console) -> Progress:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..config import MIB
+
 TENSOR_PARALLEL = 4
 DELAY_US = 5.0  # what the emulated peers take to answer
 NUM_SEQUENCES = 16
@@ -36,6 +38,14 @@ def layer_bytes(config: Any) -> int:
     """The weights of one decoder layer in bf16."""
     heads = 2 * config.num_attention_heads + 2 * config.num_key_value_heads
     return 2 * config.hidden_size * (heads * config.head_dim + 3 * config.intermediate_size)
+
+
+def num_layers_that_fit() -> int:
+    """How many layers the GPU's free memory holds, at most MAX_LAYERS; 0 when it holds no two."""
+    free_bytes = torch.cuda.mem_get_info()[0]
+    # A layer is made in place; the rest holds embeddings, two graphs' activations and the libraries' workspaces.
+    fit = int((free_bytes - 1024 * MIB) // layer_bytes(llama_config(1)))
+    return min(MAX_LAYERS, fit) if fit >= 2 else 0
 
 
 def make_model(config: Any, device: torch.device | str) -> torch.nn.Module:

@@ -6,7 +6,7 @@ from .targets import Target
 
 VERSION = "1.5.1"
 ROCE = "RoCE windows"
-_MODULE = "b12x.comm.roce.roce_oneshot"
+MODULE = "b12x.comm.roce.roce_oneshot"
 _RING = "b12x.comm.roce_ring.roce_oneshot"  # a renamed copy that some builds ship beside the first
 _CLASS = "RoceOneshotAllReduce"
 
@@ -38,4 +38,4 @@ def _of(module: str, optional: bool) -> tuple[Target, ...]:
     )
 
 
-TARGETS = (*_of(_MODULE, optional=False), *_of(_RING, optional=True))
+TARGETS = (*_of(MODULE, optional=False), *_of(_RING, optional=True))
