@@ -68,7 +68,8 @@ def ratios(starts: list[dict]) -> list[Ratios]:
 
 def table(found: list[Ratios]) -> Table:
     result = Table(title="SGLang decode step / the same without the plugin")
-    for column in ("peers late by us", "off ms", "on", "off again", "its spread", "on, windows off", "windows", "tokens"):
+    columns = ("peers late by us", "off ms", "on", "off again", "its spread", "on, windows off", "windows", "tokens")
+    for column in columns:
         result.add_column(column, justify="right")
     for r in found:
         result.add_row(

@@ -77,8 +77,8 @@ class SignatureState {
   // Back to Unlearned; forwards that still run change nothing. Returns what was known, as `learn` does.
   [[nodiscard]] Learned invalidate();
 
-  // Reads the timers of the forward before; true when the collectives' lengths became known just now. The second forward
-  // replaces what the first one measured, in which transports were still being set up.
+  // Reads the timers of the forward before; true when the collectives' lengths became known just now. The second
+  // forward replaces what the first one measured, in which transports were still being set up.
   bool take_window_us();
   // Lengths of other collectives than those of the next plan say nothing about it.
   void forget_lengths_unless_of(const Plan& next);

@@ -22,7 +22,8 @@ _LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _SAYING = {"switch_off", "Outcome", "Finding", "Text", "warning", "error", "exception"}
 _HOLDING = re.compile(r"(^|_)(reason|misfits|problem)$|^off$")
 _TELLING = {"_misfit", "summary", "_announce"}  # functions that make a reason, or a line of an engine's log
-_COMMANDS = {"demo", "bench"}  # what they print is for those who look at it
+# What these print is for those who look at it, and says itself what to do.
+_COMMANDS = {"cli", "demo", "doctor", "pictures", "saved", "trace"}
 _FIELD = re.compile(r"%[sd]|%\w*:%d")
 
 
