@@ -29,6 +29,10 @@ bool Window::is_backed() const {
   return std::all_of(segments.begin(), segments.end(), [](const Segment& segment) { return segment.is_backed(); });
 }
 
+bool Plan::is_backed() const {
+  return std::all_of(windows.begin(), windows.end(), [](const Window& window) { return window.is_backed(); });
+}
+
 int Plan::window_index(int64_t collective_index) const {
   const auto it = std::lower_bound(windows.begin(), windows.end(), collective_index,
                                    [](const Window& w, int64_t index) { return w.collective_index < index; });

@@ -36,6 +36,8 @@ struct Plan {
   int64_t evicted_bytes = 0;       // of weights left out because too much is read before them
   int64_t num_other_device = 0;    // collectives on another device than the first one: they get no window
 
+  // Whether every window is.
+  bool is_backed() const;
   int64_t num_collectives() const { return static_cast<int64_t>(collectives.size()); }
   // Position in `windows`, or -1.
   int window_index(int64_t collective_index) const;

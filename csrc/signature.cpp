@@ -44,7 +44,8 @@ bool SignatureState::wants_plan(const ForwardResult& result) const {
   // Zero collectives is a forward that went another way (a profiling run, a transport not yet up), not a model
   // without collectives: an earlier plan stays.
   if (result.num_collectives == 0) return false;
-  return !plan() || !(learned_.recording == result.recording);
+  // A new storage may lie where an emptied one was: the same addresses, but the plan holds the emptied one.
+  return !plan() || !(learned_.recording == result.recording) || !plan()->is_backed();
 }
 
 Learned SignatureState::learn(Learned learned) {

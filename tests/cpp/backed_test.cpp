@@ -36,6 +36,17 @@ TEST_F(BackedTest, AnEagerForwardLeavesOutAWindowWhoseWeightsAreGone) {
   EXPECT_EQ(state().num_launched(), 2);
 }
 
+TEST_F(BackedTest, WeightsThatLieWhereTheEmptiedOnesWereAreLearnedAnew) {
+  eager();
+  *backed = false;
+  steps[1].weights = {testing_support::weight(0x3000)};
+  ASSERT_EQ(steps[1].weights[0].num_bytes, 64) << "else the recording differs anyway";
+  eager();
+  EXPECT_EQ(state().num_launched(), 1);
+  eager();
+  EXPECT_EQ(state().num_launched(), 2);
+}
+
 TEST_F(BackedTest, ACaptureGetsNoNodeForItAndSaysSo) {
   eager();
   *backed = false;
