@@ -3,7 +3,6 @@
 import email
 import re
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
