@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.distributed as dist
 
 
-class Transport:
+class Transport(ABC):
     """One all-reduce of all ranks. kernel: a part of its kernel's name, as a captured graph shows it."""
 
     kernel = ""
 
+    @abstractmethod
     def all_reduce(self, data: torch.Tensor) -> torch.Tensor:
         """The sum over the ranks of `data`, a contiguous tensor, which it may overwrite."""
-        raise NotImplementedError
 
 
 class ProcessGroup(Transport):

@@ -4,12 +4,11 @@ import gc
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from chain import NUM_TOKENS, Chain, all_reduce, ops, random, weight
+from chain import NUM_TOKENS, Chain, bare_windows, free_everything, ops, random, weight
 from graph_inspect import PREFETCH, capture, read_graph
 
 import dsv41_l2pf as l2pf
@@ -42,25 +41,9 @@ def test_nothing_touches_unmapped_memory(scenario, form):
     assert (result.returncode, result.stdout) == (0, "fine\n"), result.stderr[-3000:]
 
 
-def collect():
-    """Lets go of what dead graphs held: CUDA runs their destructors on its own thread, an operator empties it."""
-    for _ in range(4):
-        gc.collect()
-        torch.cuda.synchronize()
-        x = random(1, 64)
-        ops.l2_prefetch(x, [x])
-        ops.l2_join(x)
-        time.sleep(0.05)
-    del x
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-
-
 def windows_alone(prefetcher, x, weights):
-    """A forward that reads no weight itself: what stays alive is the library's doing alone."""
     with prefetcher.forward(NUM_TOKENS):
-        all_reduce(x, 5.0)
-        ops.record_weight(weights)
+        bare_windows(x, weights)
 
 
 def test_a_pause_and_a_resume_leave_outputs_and_budgets_as_they_were():
@@ -167,17 +150,17 @@ def test_a_capture_leaves_out_windows_whose_storage_was_emptied_and_says_so():
 
 
 def test_invalidate_lets_go_of_the_weights_of_a_live_graph():
-    collect()
+    free_everything()
     before_bytes = torch.cuda.memory_allocated()
     prefetcher, x, w = l2pf.Prefetcher(l2pf.Config()), random(NUM_TOKENS, 64), weight(4096, 4096)
     windows_alone(prefetcher, x, [w]), windows_alone(prefetcher, x, [w])
     graph, _ = capture(lambda: windows_alone(prefetcher, x, []))
     num_bytes = w.nbytes
     del w
-    collect()
+    free_everything()
     assert torch.cuda.memory_allocated() >= before_bytes + num_bytes, "the graph prefetches them"
     prefetcher.invalidate()
-    collect()
+    free_everything()
     assert torch.cuda.memory_allocated() < before_bytes + num_bytes
     for _ in range(20):
         graph.replay()
@@ -188,7 +171,7 @@ def test_a_graph_outlives_another_one_of_the_same_plan():
     chain = Chain().learn()
     (first, _), (second, out) = capture(chain.forward), capture(chain.forward)
     del first
-    collect()
+    free_everything()
     for _ in range(20):
         second.replay()
     assert torch.equal(out, chain.run())
@@ -260,7 +243,7 @@ def test_recapturing_often_keeps_memory_flat():
             del graph
             if i % 2:
                 prefetcher.invalidate()
-        collect()
+        free_everything()
         return torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
 
     recapture(10)

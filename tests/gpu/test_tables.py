@@ -1,12 +1,11 @@
 """Device tables: how long they live, what patching one changes, and that learning again does not pile them up."""
 
-import gc
 import statistics
 import time
 
 import pytest
 import torch
-from chain import NUM_TOKENS, Chain, all_reduce, ops, random, weight
+from chain import NUM_TOKENS, Chain, bare_windows, free_everything, random, weight
 from graph_inspect import PREFETCH, capture, read_graph
 
 import dsv41_l2pf as l2pf
@@ -20,26 +19,6 @@ MIB = 1 << 20
 def no_grad():
     with torch.no_grad():
         yield
-
-
-def free_everything():
-    """Lets go of what dead graphs held: CUDA runs their destructors on its own thread, an operator then empties it."""
-    for _ in range(4):
-        gc.collect()
-        torch.cuda.synchronize()
-        x = random(1, 64)
-        ops.l2_prefetch(x, [x])
-        ops.l2_join(x)
-        time.sleep(0.05)
-    del x
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-
-
-def bare_windows(x, weights, delay_us=5.0):
-    """A forward that reads no weight itself: what stays alive is then the library's doing alone."""
-    all_reduce(x, delay_us)
-    ops.record_weight(weights)
 
 
 def test_a_table_outlives_the_prefetcher_and_the_model_while_a_graph_lives():
