@@ -125,7 +125,7 @@ class WeightMap:
                 ranges.setdefault(start, (start, end, weight))
         # Whole, not step by step: another thread may be in a forward of this model.
         self._slots = slots
-        self._leaves = [(leaf, leaf.data_ptr()) for _, leaf in found]
+        self._leaves = [(leaf, leaf.data_ptr(), storage_key(leaf)) for _, leaf in found]
         self._all = [weight for weight, _ in found]
         self._weights = weights
         self._ranges = sorted(ranges.values(), key=itemgetter(0))
@@ -134,4 +134,5 @@ class WeightMap:
         for slots, seen in self._slots:
             if len(slots) != len(seen) or any(slots.get(name) is not value for name, value in seen):
                 return False
-        return all(leaf.data_ptr() == address for leaf, address in self._leaves)
+        # Both: a new storage may lie where the old one was, and a view elsewhere in the same one.
+        return all(leaf.data_ptr() == address and storage_key(leaf) == key for leaf, address, key in self._leaves)

@@ -49,6 +49,17 @@ def test_the_map_notices_replaced_weights(model, change):
     assert names.name_of(new) == name
 
 
+def test_the_map_notices_new_storages_where_the_old_ones_were(model):
+    """As an allocator does with a model on its way to the host and back."""
+    memory = torch.ones(16, 16).numpy()
+    model.a.weight.data = torch.from_numpy(memory)
+    names = WeightMap(model)
+    new = torch.from_numpy(memory)
+    model.a.weight.data = new
+    names.refresh(model)
+    assert names.name_of(new) == "a.weight"
+
+
 def test_an_unchanged_model_is_not_walked_again(model, monkeypatch):
     names = WeightMap(model)
     monkeypatch.setattr(model, "named_parameters", lambda: pytest.fail("walked the model again"))

@@ -98,10 +98,10 @@ TEST_F(CudaBackendTest, AForkWaitsForWhatItsStreamHasEnqueued) {
   const CudaStream other;
   WindowHead* head = nullptr;
   L2PF_CUDA_CHECK(cudaMallocHost(reinterpret_cast<void**>(&head), sizeof(*head)));
-  const auto first = table_of({{{0, 0, {}}}}, stream);
+  const DeviceMemory weights(kMiB);
+  const auto first = table_of({{{weights.address(), kMiB, {}}}}, stream);
   backend().fork({first, 0, {}, Form::kAuto}, stream.place());
   backend().join(stream.place());
-  const DeviceMemory weights(kMiB);
   const auto table = table_of({{{weights.address(), kMiB, {}}}}, stream);
   stream.synchronize();
   watch(*table, 0);

@@ -46,11 +46,20 @@ def test_two_threads_capture_at_once():
     both, results, errors = threading.Barrier(2, timeout=60), [None, None], []
 
     def run(index):
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
         try:
+            # Not torch.cuda.graph: it synchronises the device, and its stream is every thread's.
             with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+                chains[index].run()  # a thread has a cuBLAS handle of its own
+                torch.cuda.current_stream().synchronize()
                 both.wait()
-                results[index] = capture(chains[index].forward, capture_error_mode="thread_local")
+                graph.capture_begin(capture_error_mode="thread_local")
                 both.wait()
+                out = chains[index].forward()
+                both.wait()
+                graph.capture_end()
+            graph.instantiate()
+            results[index] = graph, out
         except Exception as error:  # noqa: BLE001  shown by the main thread
             errors.append(error)
 
