@@ -7,11 +7,12 @@
 
 namespace l2pf {
 
-// The L2 partition next to each SM (0 or 1), found by latency: lines that SM 0 has loaded are near to its own side.
-// Empty when the latencies do not fall into two groups, that is, L2 is in one piece. `scratch` is overwritten.
+// The L2 partition next to each SM (0 or 1, SM 0 is next to 0), found by latency. Empty when L2 is in one piece, or the
+// latencies do not tell. `scratch` is overwritten.
 std::vector<int64_t> measure_partitions(ProbeBuffer& scratch, int num_sms, cudaStream_t stream);
 
-// Splits latencies (cycles, one an SM) at their widest gap; empty when there is no gap worth the name.
-std::vector<int64_t> split_latencies(const std::vector<uint32_t>& cycles);
+// Splits SMs by which of the same lines are near to them: those of one partition agree, those of the other see near
+// what these see far. cycles: the latency of each line, for one SM after the other. Empty when some do neither.
+std::vector<int64_t> split_latencies(const std::vector<uint32_t>& cycles, int num_lines);
 
 }  // namespace l2pf

@@ -25,16 +25,16 @@ double ProbeStream::time_us(const std::function<void()>& body, const std::functi
   return elapsed_ms * 1e3;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+double quantile(std::vector<double> values, double share) {
+  const auto index = static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size()));
+  std::nth_element(values.begin(), values.begin() + index, values.end());
+  return values[index];
 }
 
 double median_of(int num_samples, const std::function<double()>& sample) {
   std::vector<double> samples;
   for (int i = 0; i < num_samples; ++i) samples.push_back(sample());
-  return median(std::move(samples));
+  return quantile(std::move(samples), 0.5);
 }
 
 }  // namespace l2pf

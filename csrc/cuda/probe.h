@@ -44,8 +44,8 @@ class ProbeStream {
   Event end_{cudaEventDefault};
 };
 
-// The upper median of `values`, which holds at least one.
-double median(std::vector<double> values);
+// What `share` (in [0, 1)) of `values`, which holds at least one, lie below.
+double quantile(std::vector<double> values, double share);
 // Median of `num_samples` calls.
 double median_of(int num_samples, const std::function<double()>& sample);
 

@@ -5,7 +5,6 @@ namespace l2pf {
 namespace {
 
 constexpr int kReadThreads = 512;
-constexpr int kLineBytes = 128;
 // CTAs offered per SM: enough that every SM, the wanted one among them, gets one.
 constexpr int kCtasPerSm = 8;
 constexpr uint32_t kUnlikelyValue = 0x9e3779b9;
@@ -35,16 +34,17 @@ __global__ void spin(int64_t duration_ns) {
   }
 }
 
-__global__ void latency(const char* lines, int num_lines, int sm, uint32_t* cycles) {
+__global__ void latencies(const char* lines, int num_lines, int64_t stride, int sm, uint32_t* cycles) {
+  __shared__ volatile uint32_t seen;
   if (ptx::sm_index() != sm || threadIdx.x != 0) return;
   // The SM got several CTAs. Those that come after the first would read lines which it has just brought near.
-  if (cycles != nullptr && atomicCAS(&cycles[sm], 0, 1) != 0) return;
-  uint32_t word = 0;
-  const int64_t begin = clock64();
-  // Each address hangs on the word before, which is zero: one load in flight at a time.
-  for (int i = 0; i < num_lines; ++i) word = ptx::load_from_l2(lines + static_cast<int64_t>(i) * kLineBytes + word);
-  const int64_t end = clock64() + (word != 0);
-  if (cycles != nullptr) cycles[sm] = static_cast<uint32_t>((end - begin) / num_lines);
+  if (atomicCAS(cycles, 0, 1) != 0) return;
+  for (int i = 0; i < num_lines; ++i) {
+    const int64_t begin = clock64();
+    // A warp issues in order, so the clock is read again only once the word is there to be stored.
+    seen = ptx::load_from_l2(lines + i * stride);
+    cycles[i] = static_cast<uint32_t>(clock64() - begin);
+  }
 }
 
 }  // namespace
@@ -59,9 +59,9 @@ cudaError_t launch_spin(int64_t duration_ns, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-cudaError_t launch_latency(const void* lines, int num_lines, int sm, int num_sms, uint32_t* cycles,
-                           cudaStream_t stream) {
-  latency<<<num_sms * kCtasPerSm, 32, 0, stream>>>(static_cast<const char*>(lines), num_lines, sm, cycles);
+cudaError_t launch_latencies(const void* lines, int num_lines, int64_t stride, int sm, int num_sms, uint32_t* cycles,
+                             cudaStream_t stream) {
+  latencies<<<num_sms * kCtasPerSm, 32, 0, stream>>>(static_cast<const char*>(lines), num_lines, stride, sm, cycles);
   return cudaGetLastError();
 }
 
