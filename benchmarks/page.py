@@ -15,7 +15,7 @@ from . import plots, predict
 from .common import RESULTS, ROOT, number, verdict
 
 PAGE = ROOT / "benchmarks" / "README.md"
-BENCHMARKS = ("gap", "decode", "transformers", "dispatch", "multi_gpu")
+BENCHMARKS = ("gap", "decode", "transformers", "dispatch", "counters", "multi_gpu")
 _PREDICTED_BYTES = 16 * MIB
 
 _INTRODUCTION = """\
@@ -139,6 +139,23 @@ def _several_gpus(content: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def _counters(content: Mapping[str, Any]) -> str:
+    lines = [
+        [
+            row["case"],
+            row["arm"],
+            number(row["dram_read_mb"], ".2f"),
+            number(row["l2_read_hit_percent"], ".1f"),
+            number(row["value"], ".2f"),
+            number(row["share"], ".2f"),
+        ]
+        for row in content["rows"]
+    ]
+    columns = ["case", "arm", "MB read from DRAM", "reads that hit L2, %", "us", "share of the gap closed"]
+    text = "The GEMM alone, after the prefetch ran alone to its end, counted by ncu with clocks and caches left alone:"
+    return "\n\n".join([text, table(columns, lines)])
+
+
 def _costs(content: Mapping[str, Any]) -> str:
     return "\n\n".join(["Host time in us, a call or a window:", _pivot(content, "value", ".2f")])
 
@@ -148,23 +165,24 @@ _SECTIONS = {
     "decode": ("Decode steps of one rank", _steps),
     "transformers": ("Real transformers models through `attach` alone", _steps),
     "dispatch": ("What the operators cost the host", _costs),
+    "counters": ("What a GEMM reads from DRAM, by hardware counters", _counters),
     "multi_gpu": ("Several GPUs of one host, with real collectives", _several_gpus),
 }
 
 
 def section(content: Mapping[str, Any], picture: str) -> str:
-    """One benchmark of the page. picture: the path of its PNG, as the page links it."""
+    """One benchmark of the page. picture: the path of its PNG, as the page links it; empty when it has none."""
     title, body = _SECTIONS[content["benchmark"]]
     parts = [
         f"## {content['benchmark']}: {title}",
         f"{content['gpu']}, driver {content['driver']}, torch {content['torch']}, commit {content['commit']}, "
         f"null spread {number(content['null_spread'], '.4f')}",
         f"    {content['command']}",
-        f"![{content['benchmark']}]({picture})",
+        f"![{content['benchmark']}]({picture})" if picture else "",
         body(content),
-        "Goals:",
-        table(["goal", "target", "measured", "result"], goal_rows(content["goals"])),
     ]
+    if content["goals"]:
+        parts += ["Goals:", table(["goal", "target", "measured", "result"], goal_rows(content["goals"]))]
     if content["skipped"]:
         parts.append("Not measured, the deadline came first: " + ", ".join(content["skipped"]) + ".")
     parts += [f"Failed: {case}: {error}" for case, error in content["failed"].items()]
@@ -216,7 +234,8 @@ def render(contents: Mapping[str, Mapping[str, Any]], pictures: str, notes: str 
     if notes.strip():
         parts.append(f"## Why, and what was tried\n\n{notes.strip()}")
     parts.append(_ARMS.rstrip())
-    parts += [section(content, f"{pictures}/{name}.png") for name, content in contents.items()]
+    drawn = {name: f"{pictures}/{name}.png" for name in plots.DRAWINGS}
+    parts += [section(content, drawn.get(name, "")) for name, content in contents.items()]
     if set(contents) != {"multi_gpu"}:
         parts.append(paper_model(contents))
     return "\n\n".join(parts) + "\n"

@@ -124,5 +124,5 @@ DRAWINGS = {"gap": shares, "decode": steps, "transformers": steps, "dispatch": c
 def draw(path: Path, content: Content) -> None:
     """Draws the picture of one benchmark to `path`. Does nothing when nothing was measured that it shows."""
     is_shown = any(row.get("share") is not None or content["benchmark"] != "gap" for row in content["rows"])
-    if is_shown:
+    if is_shown and content["benchmark"] in DRAWINGS:
         DRAWINGS[content["benchmark"]](path, content)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import decode, gap, native, page, predict, runs, timing, transformers_decode
+from benchmarks import counters, decode, gap, native, page, predict, runs, timing, transformers_decode
 from benchmarks.arms import GEOMETRIES, RIVALS, Hooks, Ours, cut, notes_of, window_bytes
 from benchmarks.common import Document, Goal, geometric_mean, verdict
 from benchmarks.models import MIB, Collective, Experts, Linear, Shape, Slice, deepseek_v41_flash, llama_70b
@@ -444,7 +444,7 @@ def test_the_page_shows_tables_pictures_and_every_missed_goal(tmp_path, monkeypa
 
 def test_a_page_of_nothing_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["page", "--results", str(tmp_path), "--page", str(tmp_path / "README.md")])
-    with pytest.raises(SystemExit, match="expected one of gap, decode, transformers, dispatch, multi_gpu.json"):
+    with pytest.raises(SystemExit, match="expected one of gap, decode, transformers, dispatch, counters, multi_gpu.json"):
         page.main()
 
 
@@ -464,3 +464,51 @@ def test_the_script_names_the_benchmarks_it_knows(words):
     found = subprocess.run([ROOT / "tools" / "bench.sh", *words], capture_output=True, text=True)
     assert found.returncode == 2
     assert "gap, decode, transformers" in found.stderr
+
+
+# Counters
+
+
+def ncu_output(durations_ns):
+    """As ncu prints it: its own lines first, names, units, then a line a kernel."""
+    names = ["ID", "Kernel Name", *(metric for metric, _ in counters.COUNTERS.values())]
+    lines = [names, ["", "", "byte", "%", "ns"]]
+    lines += [[str(i), "gemm, <1>", "15,270,000", "40.5", f"{ns:,}"] for i, ns in enumerate(durations_ns)]
+    return "==PROF== Connected\n" + "\n".join(",".join(f'"{cell}"' for cell in line) for line in lines)
+
+
+def test_counters_become_rows_whose_share_is_of_the_gap_between_cold_and_hot():
+    arms = counters.arms_of(["bulk"])
+    records = list(counters.records_of(ncu_output([9000, 8000, 6500] * len(counters.GEMMS))))
+    rows = counters.rows_of(arms, records)
+    assert [row["arm"] for row in rows[:3]] == ["cold", "ours_bulk", "hot"]
+    assert {row["case"] for row in rows} == set(map(counters.case_of, counters.GEMMS))
+    assert rows[1]["dram_read_mb"] == pytest.approx(15.27)
+    assert rows[1]["l2_read_hit_percent"] == pytest.approx(40.5)
+    assert rows[1]["value"] == pytest.approx(8.0)
+    assert [row["share"] for row in rows[:3]] == pytest.approx([0, 0.4, 1])
+
+
+def test_kernels_of_one_gemm_add_up():
+    arms = counters.arms_of([])
+    durations = [4000, 5000, 2500, 3500] * len(counters.GEMMS)
+    rows = counters.rows_of(arms, list(counters.records_of(ncu_output(durations))))
+    assert [row["value"] for row in rows[:2]] == pytest.approx([9, 6])
+    assert rows[0]["dram_read_mb"] == pytest.approx(2 * 15.27)
+
+
+def test_counters_that_do_not_fit_are_an_error():
+    with pytest.raises(ValueError, match="expected a table of counters, got ==ERROR== no permission"):
+        list(counters.records_of("==ERROR== no permission"))
+    with pytest.raises(ValueError, match="expected kernels for 3 arms of 3 GEMMs, got 4"):
+        counters.rows_of(counters.arms_of(["bulk"]), list(counters.records_of(ncu_output([1000] * 4))))
+
+
+def test_the_page_shows_counters_without_a_picture():
+    rows = counters.rows_of(
+        counters.arms_of(["load"]), list(counters.records_of(ncu_output([9000, 7000, 6500] * len(counters.GEMMS))))
+    )
+    content = {**Document("counters", RECORD, rows=rows).content()}
+    text = page.render({"counters": content}, "results")
+    assert "| fp8 7168x2112 M16 | ours_load | 15.27 | 40.5 | 7.00 | 0.80 |" in text
+    assert "counters.png" not in text
