@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ import torch
 
 import dsv41_l2pf
 
-from .arms import calibration
 from .common import ROOT, Document, console, environment, finish, introduce, parser, require_cuda, row_table
 from .models import MIB
 
@@ -85,13 +85,13 @@ class OneGemm:
 
 def run_arms(plan_path: Path) -> None:
     """What runs under ncu. Writes the arms, in the order of their ranges, to `plan_path`."""
-    dsv41_l2pf.calibrate()
-    (device,) = [entry for entry in dsv41_l2pf.status()["devices"] if entry["device"].startswith("cuda")]
-    plan_path.write_text(json.dumps({"arms": arms_of(device["forms"]), "calibration": calibration()}))
     flushed = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
-    for gemm in GEMMS:
-        one = OneGemm(*gemm)
-        for arm in arms_of(device["forms"]):
+    gemms = [OneGemm(*gemm) for gemm in GEMMS]
+    (device,) = [entry for entry in dsv41_l2pf.status()["devices"] if entry["device"].startswith("cuda")]
+    arms = arms_of(device["forms"])
+    plan_path.write_text(json.dumps({"arms": arms, "calibration": asdict(dsv41_l2pf.calibrate())}))
+    for one in gemms:
+        for arm in arms:
             form = arm.removeprefix("ours_")
             budget = {"budget_bytes": 0} if arm in (COLD, HOT) else {"budget_bytes": one.weight.nbytes, "form": form}
             one.prefetcher.set_window(0, num_tokens=one.num_tokens, **budget)

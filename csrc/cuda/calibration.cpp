@@ -9,7 +9,7 @@
 #include "../json.h"
 #include "cuda_table.h"
 #include "emulated_collective.h"
-#include "event.h"
+#include "overlap_graph.h"
 #include "partitions.h"
 #include "probe.h"
 #include "probe_kernels.h"
@@ -25,7 +25,8 @@ constexpr double kHotShare = 0.85;
 constexpr double kFillShare = 0.95;
 constexpr int kStartDelaysNs[] = {0, 400, 800, 1200, 1600, 2400};
 constexpr int kCollectiveSamples = 81;
-constexpr double kEmulatedDelayUs = 10;
+// Longer than the fill of a window, so that what is timed ends with the collective.
+constexpr double kEmulatedDelayUs = 20;
 // What a start delay costs, as a share of it: a window that the fill takes whole saves up to 0.6 of the time that it
 // is shortened by, most windows are longer than their fill.
 constexpr double kStartDelayCost = 0.3;
@@ -45,7 +46,7 @@ class Probes {
     num_sms_ = properties.multiProcessorCount;
     result_.l2_bytes = properties.l2CacheSize;
     result_.key = calibration_key(device);
-    choice_.has_bulk = properties.major >= 9;
+    choice_.has_bulk = has_launch_order_ = properties.major >= 9;
     result_.window_bytes = std::clamp<int64_t>(result_.l2_bytes / 4, kMiB, 16 * kMiB) & ~(kMiB - 1);
     buffer_ = std::make_unique<ProbeBuffer>(4 * std::max(result_.l2_bytes, 8 * result_.window_bytes));
     head_ = std::make_unique<ProbeBuffer>(sizeof(WindowHead) + sizeof(SegmentRecord));
@@ -100,8 +101,8 @@ class Probes {
     } image{{choice_.header({num_bytes, form}), {}}, {reinterpret_cast<uint64_t>(data), num_bytes, 0, 0}};
     L2PF_CUDA_CHECK(cudaMemcpyAsync(head_->data(), &image, sizeof(image), cudaMemcpyHostToDevice, stream_));
   }
-  void prefetch(int num_ctas, cudaStream_t stream) {
-    L2PF_CUDA_CHECK(launch_prefetch(reinterpret_cast<WindowHead*>(head_->data()), 1, LaunchShape{num_ctas}, stream));
+  void prefetch(int num_ctas) {
+    L2PF_CUDA_CHECK(launch_prefetch(reinterpret_cast<WindowHead*>(head_->data()), 1, LaunchShape{num_ctas}, stream_));
   }
 
   void measure_reads() {
@@ -128,7 +129,7 @@ class Probes {
         return median_of(kSamples, [&] {
           const char* const data = cold_window();
           set_window(data, result_.window_bytes, form, num_ctas);
-          const auto fill = [&] { prefetch(num_ctas, stream_); };
+          const auto fill = [&] { prefetch(num_ctas); };
           const auto settle = [&] { L2PF_CUDA_CHECK(launch_spin(30'000, stream_)); };
           const auto use = [&] { read(data, result_.window_bytes); };
           if (timed_prefetch) return stream_.time_us([&] { fill(), use(); });
@@ -193,26 +194,24 @@ class Probes {
     choice_.start_delay_ns = result_.start_delay_ns;
   }
 
+  // In a graph, where the prefetch starts with the collective and not a stream's wait later.
   CollectiveLatency measure_collective(Form form) {
-    auto& collective = EmulatedCollective::instance();
     const Place place{device_, static_cast<cudaStream_t>(stream_)};
-    const int num_ctas = result_.num_ctas;
-    const auto collective_us = [&](bool beside) {
-      set_window(cold_window(), result_.window_bytes, form, num_ctas);
-      const auto start = [&] {
-        if (!beside) return;
-        forked_.order(stream_, side_);
-        prefetch(num_ctas, side_);
-      };
-      return stream_.time_us([&] { collective.launch(data_of_collective(), 64 << 10, kEmulatedDelayUs, 4, place); },
-                             start);
+    const auto collective = [&] {
+      EmulatedCollective::instance().launch(data_of_collective(), 64 << 10, kEmulatedDelayUs, 4, place);
+    };
+    OverlapGraph graph(collective, reinterpret_cast<WindowHead*>(head_->data()), LaunchShape{result_.num_ctas},
+                       has_launch_order_, stream_);
+    const auto collective_us = [&](int64_t num_bytes) {
+      set_window(cold_window(), num_bytes, form, result_.num_ctas);
+      return stream_.time_us([&] { graph.launch(stream_); });
     };
     std::vector<double> alone_us;
     std::vector<double> beside_us;
     // In turns, so that a drift of the clocks meets both.
     for (int i = 0; i < kCollectiveSamples; ++i) {
-      alone_us.push_back(collective_us(false));
-      beside_us.push_back(collective_us(true));
+      alone_us.push_back(collective_us(0));
+      beside_us.push_back(collective_us(result_.window_bytes));
     }
     // The host thread that plays the peer answers late at times, never early.
     return {quantile(std::move(alone_us), 0.25), quantile(std::move(beside_us), 0.25)};
@@ -222,11 +221,10 @@ class Probes {
   const DeviceIndex device_;
   const DeviceScope scope_;
   int num_sms_ = 0;
+  bool has_launch_order_ = false;
   Calibration result_;
   KernelChoice choice_;
   ProbeStream stream_;
-  ProbeStream side_;
-  Event forked_;
   std::unique_ptr<ProbeBuffer> buffer_;
   std::unique_ptr<ProbeBuffer> head_;
   std::unique_ptr<ProbeBuffer> sm_map_;

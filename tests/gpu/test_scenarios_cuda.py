@@ -44,14 +44,16 @@ def test_two_threads_capture_at_once():
     """Report 6: one side stream cached for both."""
     chains = [Chain(num_layers=3).learn() for _ in range(2)]
     both, results, errors = threading.Barrier(2, timeout=60), [None, None], []
+    one_at_a_time = threading.Lock()  # emulated collectives, on a device
 
     def run(index):
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         try:
             # Not torch.cuda.graph: it synchronises the device, and its stream is every thread's.
             with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
-                chains[index].run()  # a thread has a cuBLAS handle of its own
-                torch.cuda.current_stream().synchronize()
+                with one_at_a_time:
+                    chains[index].run()  # a thread has a cuBLAS handle of its own
+                    torch.cuda.current_stream().synchronize()
                 both.wait()
                 graph.capture_begin(capture_error_mode="thread_local")
                 both.wait()
