@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 import dsv41_l2pf
+from dsv41_l2pf.demo.graph_nodes import read_graph
 
 from .common import ROOT, Document, console, environment, finish, introduce, parser, require_cuda, row_table
 from .models import MIB
@@ -68,6 +69,13 @@ class OneGemm:
             self.x, self.weight.t(), scale_a=self.one, scale_b=self.one, out_dtype=torch.bfloat16
         )
 
+    def num_kernels(self) -> int:
+        """How many kernels the GEMM is: where it is split, another one adds the parts."""
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.graph(graph):
+            self.gemm()
+        return len(read_graph(graph).kernels(""))
+
     def step(self, name: str) -> None:
         """The prefetch alone, then the GEMM alone, in an NVTX range when it has a `name`."""
         with self.prefetcher.forward(self.num_tokens):
@@ -89,7 +97,9 @@ def run_arms(plan_path: Path) -> None:
     gemms = [OneGemm(*gemm) for gemm in GEMMS]
     (device,) = [entry for entry in dsv41_l2pf.status()["devices"] if entry["device"].startswith("cuda")]
     arms = arms_of(device["forms"])
-    plan_path.write_text(json.dumps({"arms": arms, "calibration": asdict(dsv41_l2pf.calibrate())}))
+    num_kernels = [one.num_kernels() for one in gemms]
+    plan = {"arms": arms, "num_kernels": num_kernels, "calibration": asdict(dsv41_l2pf.calibrate())}
+    plan_path.write_text(json.dumps(plan))
     for one in gemms:
         for arm in arms:
             form = arm.removeprefix("ours_")
@@ -116,14 +126,15 @@ def records_of(ncu_csv: str) -> Iterator[dict[str, float]]:
         }
 
 
-def rows_of(arms: list[str], records: list[dict[str, float]]) -> list[dict[str, Any]]:
-    """A row for each GEMM and arm. A GEMM may be several kernels: bytes and times add up, hits are the first's."""
-    num_kernels, left = divmod(len(records), len(arms) * len(GEMMS))
-    if left or not num_kernels:
-        raise ValueError(f"ncu: expected kernels for {len(arms)} arms of {len(GEMMS)} GEMMs, got {len(records)}")
+def rows_of(arms: list[str], num_kernels: list[int], records: list[dict[str, float]]) -> list[dict[str, Any]]:
+    """A row for each GEMM and arm. num_kernels: of each GEMM; bytes and times add up, hits are the first kernel's."""
+    num_expected = len(arms) * sum(num_kernels)
+    if len(records) != num_expected:
+        raise ValueError(f"ncu: expected {num_expected} kernels for {len(arms)} arms, got {len(records)}")
     rows = []
-    for index, (gemm, arm) in enumerate((gemm, arm) for gemm in GEMMS for arm in arms):
-        kernels = records[index * num_kernels : (index + 1) * num_kernels]
+    left = iter(records)
+    for gemm, num, arm in ((gemm, num, arm) for gemm, num in zip(GEMMS, num_kernels) for arm in arms):
+        kernels = [next(left) for _ in range(num)]
         counted = {name: sum(kernel[name] for kernel in kernels) for name in COUNTERS}
         counted["l2_read_hit_percent"] = kernels[0]["l2_read_hit_percent"]
         rows.append({"case": case_of(gemm), "arm": arm, "weight_mb": gemm[1] * gemm[2] / 1e6, **counted})
@@ -168,7 +179,7 @@ def main() -> int:
         output = profile(ncu, plan_path)
         plan: Mapping[str, Any] = json.loads(plan_path.read_text())
         document.extra["calibration"] = plan["calibration"]
-        document.rows += rows_of(plan["arms"], list(records_of(output)))
+        document.rows += rows_of(plan["arms"], plan["num_kernels"], list(records_of(output)))
         shown = {"case": "", "arm": "", "dram_read_mb": ".2f", "l2_read_hit_percent": ".1f", "duration_us": ".2f"}
         console.print(row_table("one GEMM by its counters", document.rows, shown | {"share": ".2f"}))
     args.no_plot = True

@@ -480,7 +480,7 @@ def ncu_output(durations_ns):
 def test_counters_become_rows_whose_share_is_of_the_gap_between_cold_and_hot():
     arms = counters.arms_of(["bulk"])
     records = list(counters.records_of(ncu_output([9000, 8000, 6500] * len(counters.GEMMS))))
-    rows = counters.rows_of(arms, records)
+    rows = counters.rows_of(arms, [1] * len(counters.GEMMS), records)
     assert [row["arm"] for row in rows[:3]] == ["cold", "ours_bulk", "hot"]
     assert {row["case"] for row in rows} == set(map(counters.case_of, counters.GEMMS))
     assert rows[1]["dram_read_mb"] == pytest.approx(15.27)
@@ -491,23 +491,22 @@ def test_counters_become_rows_whose_share_is_of_the_gap_between_cold_and_hot():
 
 def test_kernels_of_one_gemm_add_up():
     arms = counters.arms_of([])
-    durations = [4000, 5000, 2500, 3500] * len(counters.GEMMS)
-    rows = counters.rows_of(arms, list(counters.records_of(ncu_output(durations))))
-    assert [row["value"] for row in rows[:2]] == pytest.approx([9, 6])
-    assert rows[0]["dram_read_mb"] == pytest.approx(2 * 15.27)
+    durations = [9500, 6500, *([4000, 5000, 2500, 3500] * 2)]
+    rows = counters.rows_of(arms, [1, 2, 2], list(counters.records_of(ncu_output(durations))))
+    assert [row["value"] for row in rows] == pytest.approx([9.5, 6.5, 9, 6, 9, 6])
+    assert [row["dram_read_mb"] for row in rows[1:3]] == pytest.approx([15.27, 2 * 15.27])
 
 
 def test_counters_that_do_not_fit_are_an_error():
     with pytest.raises(ValueError, match="expected a table of counters, got ==ERROR== no permission"):
         list(counters.records_of("==ERROR== no permission"))
-    with pytest.raises(ValueError, match="expected kernels for 3 arms of 3 GEMMs, got 4"):
-        counters.rows_of(counters.arms_of(["bulk"]), list(counters.records_of(ncu_output([1000] * 4))))
+    with pytest.raises(ValueError, match="expected 15 kernels for 3 arms, got 4"):
+        counters.rows_of(counters.arms_of(["bulk"]), [1, 2, 2], list(counters.records_of(ncu_output([1000] * 4))))
 
 
 def test_the_page_shows_counters_without_a_picture():
-    rows = counters.rows_of(
-        counters.arms_of(["load"]), list(counters.records_of(ncu_output([9000, 7000, 6500] * len(counters.GEMMS))))
-    )
+    records = list(counters.records_of(ncu_output([9000, 7000, 6500] * len(counters.GEMMS))))
+    rows = counters.rows_of(counters.arms_of(["load"]), [1] * len(counters.GEMMS), records)
     content = {**Document("counters", RECORD, rows=rows).content()}
     text = page.render({"counters": content}, "results")
     assert "| fp8 7168x2112 M16 | ours_load | 15.27 | 40.5 | 7.00 | 0.80 |" in text

@@ -11,8 +11,9 @@ namespace l2pf {
 // latencies do not tell. `scratch` is overwritten.
 std::vector<int64_t> measure_partitions(ProbeBuffer& scratch, int num_sms, cudaStream_t stream);
 
-// Splits SMs by which of the same lines are near to them: those of one partition agree, those of the other see near
-// what these see far. cycles: the latency of each line, for one SM after the other. Empty when some do neither.
+// Splits SMs by which of the lines that SM 0 has loaded are far from them: those of its own partition are far from
+// none, those of the other all from the same ones. cycles: the latency of each line, for one SM after the other. Empty
+// when the SMs are not of these two kinds.
 std::vector<int64_t> split_latencies(const std::vector<uint32_t>& cycles, int num_lines);
 
 }  // namespace l2pf

@@ -1,8 +1,11 @@
 """Weights that are replaced, freed, moved or unmapped under live graphs; pauses; what a graph keeps and lets go."""
 
+import itertools
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,12 +34,29 @@ def run_python(*args):
     return subprocess.run([sys.executable, *args], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
 
-@pytest.mark.parametrize("form", ["load", "bulk", "lines"])
-@pytest.mark.parametrize(
-    "scenario", ["sleep_and_wake", "invalidated_before", "invalidated_after", "window_switched_off", "last_byte"]
-)
-def test_nothing_touches_unmapped_memory(scenario, form):
-    result = run_python(str(HERE / "unmapped_weights.py"), scenario, form)
+@contextmanager
+def running(programs):
+    """The futures of `run_python` for {key: its arguments}, all started now, some at a time."""
+    with ThreadPoolExecutor(8) as pool:
+        yield {key: pool.submit(run_python, *arguments) for key, arguments in programs.items()}
+
+
+FORMS = ("load", "bulk", "lines")
+SCENARIOS = ("sleep_and_wake", "invalidated_before", "invalidated_after", "window_switched_off", "last_byte")
+
+
+@pytest.fixture(scope="module")
+def unmapped():
+    """Runs of every scenario in processes of their own, for an illegal address ends a process's use of the GPU."""
+    script = str(HERE / "unmapped_weights.py")
+    with running({case: (script, *case) for case in itertools.product(SCENARIOS, FORMS)}) as results:
+        yield results
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_nothing_touches_unmapped_memory(unmapped, scenario, form):
+    result = unmapped[scenario, form].result()
     assert (result.returncode, result.stdout) == (0, "fine\n"), result.stderr[-3000:]
 
 
@@ -263,17 +283,23 @@ print("end of the program", flush=True)
 """
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        "",
-        "torch.cuda.synchronize(); chain.prefetcher.pause()",
-        "chain.prefetcher.invalidate()",
-        "del chain",
-        "graphs.append(graphs)",
-        "torch.ops.dsv41.l2_prefetch(chain.x, chain.layers)",
-    ],
+STATES = (
+    "",
+    "torch.cuda.synchronize(); chain.prefetcher.pause()",
+    "chain.prefetcher.invalidate()",
+    "del chain",
+    "graphs.append(graphs)",
+    "torch.ops.dsv41.l2_prefetch(chain.x, chain.layers)",
 )
-def test_the_interpreter_exits_cleanly_with_live_graphs(state):
-    result = run_python("-c", AT_EXIT.format(state=state))
+
+
+@pytest.fixture(scope="module")
+def exits():
+    with running({state: ("-c", AT_EXIT.format(state=state)) for state in STATES}) as results:
+        yield results
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_interpreter_exits_cleanly_with_live_graphs(exits, state):
+    result = exits[state].result()
     assert (result.returncode, result.stdout) == (0, "end of the program\n"), result.stderr[-3000:]
