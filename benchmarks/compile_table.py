@@ -11,7 +11,8 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -140,26 +141,30 @@ class Pair:
         for model in (self.off, self.on):
             Peers(model, row_parallel).delay_us = _DELAY_US
 
-    def arms(self, way: str) -> list[Timed]:
-        """off, null and on. Raises RuntimeError unless all return the same bits."""
+    @contextmanager
+    def arms(self, way: str) -> Iterator[list[Timed]]:
+        """off, null and on, to be timed inside. Raises RuntimeError unless all return the same bits."""
         torch.compiler.reset()
         if way == COMPILED:
             off, on = compiled(self.off, "inductor"), compiled(self.on, "dsv41")
-            return graph_arms(way, capture(off), capture(off), capture(on), static_notes)
+            yield graph_arms(way, capture(off), capture(off), capture(on), static_notes)
+            return
         if way == REDUCED:
-            return eager_arms(way, reduced(self.off, "inductor"), reduced(self.on, "dsv41"), static_notes)
-
+            yield eager_arms(way, reduced(self.off, "inductor"), reduced(self.on, "dsv41"), static_notes)
+            return
         prefetcher = dsv41_l2pf.attach(self.on)
 
         def learned() -> dict[str, Any]:
             return notes_of(prefetcher.status()["signatures"][0])
 
         off, on = step_of(self.off), step_of(self.on)
-        if way == CAPTURED:
-            arms = graph_arms(way, capture(off), capture(off), capture(on), learned)
-            prefetcher.detach()  # its graph goes on without it
-            return arms
-        return eager_arms(way, off, on, learned)
+        try:
+            if way == CAPTURED:
+                yield graph_arms(way, capture(off), capture(off), capture(on), learned)
+            else:
+                yield eager_arms(way, off, on, learned)
+        finally:
+            prefetcher.detach()
 
 
 def graph_arms(way: str, off: Captured, null: Captured, on: Captured, notes: Callable[[], dict]) -> list[Timed]:
@@ -198,8 +203,7 @@ def measure(document: Document, word: str, args: argparse.Namespace) -> None:
         if document.elapsed_s > args.deadline_s:
             document.skipped.append(case)
             continue
-        with document.case(case):
-            arms = pair.arms(way)
+        with document.case(case), pair.arms(way) as arms:
             times = time_in_turns(arms, args.rounds)
             rows = [row(case, arm, times, model=name, way=way) for arm in arms]
             document.rows += rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import counters, decode, gap, native, page, predict, runs, timing, transformers_decode
+from benchmarks import compile_table, counters, decode, gap, native, page, predict, runs, timing, transformers_decode
 from benchmarks.arms import GEOMETRIES, RIVALS, Hooks, Ours, cut, notes_of, window_bytes
 from benchmarks.common import Document, Goal, geometric_mean, verdict
 from benchmarks.models import MIB, Collective, Experts, Linear, Shape, Slice, deepseek_v41_flash, llama_70b
@@ -17,6 +17,7 @@ from benchmarks.timing import NULL, OFF, Timed, median_difference, null_spread, 
 
 import dsv41_l2pf
 from dsv41_l2pf.demo.gpu_model import Decoder, llama_config
+from dsv41_l2pf.demo.small_model import SmallModel
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = {"gpu": "a GPU", "driver": "1.2", "torch": "2.11", "commit": "abc", "command": "python3 -m benchmarks.decode"}
@@ -511,3 +512,18 @@ def test_the_page_shows_counters_without_a_picture():
     text = page.render({"counters": content}, "results")
     assert "| fp8 7168x2112 M16 | ours_load | 15.27 | 40.5 | 7.00 | 0.80 |" in text
     assert "counters.png" not in text
+
+
+# What torch.compile makes of it
+
+
+def test_each_way_leaves_the_model_as_it_found_it(monkeypatch):
+    pair = object.__new__(compile_table.Pair)
+    torch.manual_seed(0)
+    pair.off, pair.on = (SmallModel(64, 1, 5.0, device="cpu", dtype=torch.float32) for _ in range(2))
+    pair.on.load_state_dict(pair.off.state_dict())
+    monkeypatch.setattr(compile_table, "step_of", lambda model: lambda: [model(torch.ones(1, 64))])
+    for _ in range(2):
+        with pair.arms(compile_table.EAGER) as arms:
+            assert [arm.name for arm in arms] == [OFF, NULL, compile_table.ON]
+        assert "forward" not in pair.on.__dict__

@@ -26,9 +26,14 @@ start() { # NAME DELAY PREFETCH
 }
 
 run() {
-  # SGLang finds the plugin by an installed distribution's metadata.
+  # SGLang finds the plugin by an installed distribution's metadata. Made in a folder of its own: setuptools takes no
+  # folder that has other distributions.
+  local metadata
+  metadata="$(mktemp -d)"
   python3 -c 'import sys; from setuptools.build_meta import prepare_metadata_for_build_wheel as prepare; prepare(sys.argv[1])' \
-    "$site" >"$out/metadata.log" 2>&1 || { cat "$out/metadata.log" >&2; exit 1; }
+    "$metadata" >"$out/metadata.log" 2>&1 || { cat "$out/metadata.log" >&2; exit 1; }
+  cp -r "$metadata"/*.dist-info "$site"
+  rm -rf "$metadata"
   local delay turn
   for delay in ${DELAYS:-5 15}; do
     for turn in $(seq "${STARTS:-3}"); do
