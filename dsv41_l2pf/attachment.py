@@ -12,6 +12,7 @@ from .checks import rejected, require
 from .compiled import COMPILED_WITH_HOOK, hidden_weights
 from .learn import learn_mode
 from .tokens import token_counter
+from .watching import Watching
 from .weights import Weight, WeightMap
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Attachment:
         self.mode = mode
         self.model_id = prefetcher.model_id(model)
         self.weights = WeightMap(model)
+        self.watching: dict[int, Watching] = {}  # by number of tokens
         self._model = weakref.ref(model)
         self._earlier = model.__dict__.get("forward")
         self._hook = weakref.ref(hook := Hook(self, model))
@@ -61,6 +63,13 @@ class Attachment:
         else:
             model.forward = self._earlier
 
+    def watches(self, num_tokens: int) -> bool:
+        """Whether the forward that begins is watched: on a GPU, in eager code, only while that pays."""
+        if not self.weights.on_gpu or self.prefetcher.is_measuring or torch.cuda.is_current_stream_capturing():
+            return True
+        watching = self.watching.setdefault(num_tokens, Watching())
+        return watching.begins(lambda: not self.weights.is_current())
+
     def weights_to_learn(self, model: torch.nn.Module) -> WeightMap | None:
         """The model's weights as they are now; None in a capturing forward, which learns nothing."""
         # Asking would initialise CUDA in a process that does not use it.
@@ -68,6 +77,10 @@ class Attachment:
             return None
         self.weights.refresh(model)
         return self.weights
+
+    def unwatched(self) -> dict[int, float]:
+        """By number of tokens, what watched forwards took of unwatched ones, where they are watched no more."""
+        return {num_tokens: found.ratio for num_tokens, found in self.watching.items() if found.is_over}
 
     def hidden_weights(self) -> list[Weight]:
         """The weights of compiled parts of the model that no operator was seen to read."""
@@ -100,6 +113,8 @@ class Hook:
         if not 0 < num_tokens <= self._max_tokens:
             return self._original(*args, **kwargs)
         attachment, prefetcher = self.l2pf_attachment, self.l2pf_attachment.prefetcher
+        if not attachment.watches(num_tokens):
+            return self._original(*args, **kwargs)
         with prefetcher.forward(num_tokens, attachment.mode, self._model) as counts:
             if not counts:
                 return self._original(*args, **kwargs)

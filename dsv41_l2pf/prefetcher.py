@@ -51,6 +51,7 @@ class Prefetcher:
         self.windows = Windows()
         self.handle = 0
         self.is_paused = False
+        self._is_tuning = False
         self._attachment_ref: weakref.ref[Attachment] | None = None
         self._model_ids: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
         self._default_model_id = next(_model_ids)
@@ -206,6 +207,9 @@ class Prefetcher:
         captured after them. The switch is ordered on the current stream: before memory is unmapped, synchronise with
         what still replays on others. Called while the current stream is being captured, graphs keep what they have.
         """
+        attachment = self._attachment
+        if attachment is not None:
+            attachment.watching.clear()
         if self.handle:
             torch.ops.dsv41.invalidate(self.handle)
 
@@ -236,6 +240,11 @@ class Prefetcher:
         if self.handle:
             torch.ops.dsv41.resume(self.handle)
             self.is_paused = self._read_is_paused()
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether somebody times the windows, so that every forward must have them."""
+        return self._is_tuning or self.windows.observer is not None
 
     def _read_is_paused(self) -> bool:
         entries = json.loads(torch.ops.dsv41.status())["prefetchers"]
@@ -290,16 +299,20 @@ class Prefetcher:
         Raises ValueError on every rank when no single signature fits, or ranks call it with other arguments, and
         RuntimeError inside a capture.
         """
-        found = tune(
-            self,
-            step,
-            num_tokens=num_tokens,
-            mode=mode,
-            rounds=rounds,
-            baseline=baseline,
-            process_group=process_group,
-            progress=progress,
-        )
+        self._is_tuning = True
+        try:
+            found = tune(
+                self,
+                step,
+                num_tokens=num_tokens,
+                mode=mode,
+                rounds=rounds,
+                baseline=baseline,
+                process_group=process_group,
+                progress=progress,
+            )
+        finally:
+            self._is_tuning = False
         self.tunings.note(found)
         return found
 
@@ -340,7 +353,8 @@ class Prefetcher:
         """What the library knows of this prefetcher (while `paused`, every budget shows as 0), and: attached,
         calibration (why the GPU is not calibrated, or ''), reason (why it is off, or ''), and what is not planned:
         skipped_weights (only rows are read), routed_weights (a router chooses), hidden_weights (compiled code hides
-        who reads it; bytes by name).
+        who reads it; bytes by name); unwatched: eager forwards that are watched no more, because that did not pay:
+        their number of tokens, and the time they took watched, as a multiple of the time unwatched.
         """
         everything = json.loads(torch.ops.dsv41.status())
         attachment = self._attachment
@@ -357,6 +371,7 @@ class Prefetcher:
             "skipped_weights": sorted(self.sightings.only_rows),
             "routed_weights": sorted(self.sightings.routed),
             "hidden_weights": {w.name: w.num_bytes for w in (attachment.hidden_weights() if attachment else ())},
+            "unwatched": attachment.unwatched() if attachment else {},
         }
 
     def report(self) -> Report:

@@ -121,6 +121,13 @@ class Report:
         largest = largest_signature(status)
         if largest is not None:
             parts.append(window_table(largest, weight_names(prefetcher, largest)))
+        for num_tokens, ratio in status["unwatched"].items():
+            parts.append(
+                Text(
+                    f"eager forwards of {num_tokens} tokens run without windows: watching them took {ratio:.2f} of the "
+                    "time without"
+                )
+            )
         if status["skipped_weights"]:
             parts.append(Text("not planned, only rows are read: " + ", ".join(status["skipped_weights"])))
         if status["routed_weights"]:

@@ -57,8 +57,21 @@ class WeightMap:
 
     def refresh(self, model: torch.nn.Module) -> None:
         """Rebuilds the map if a parameter, buffer or submodule was replaced, added, removed or moved."""
-        if not self._is_current():
+        if not self.is_current():
             self._build(model)
+
+    def is_current(self) -> bool:
+        """Whether every parameter, buffer and submodule is the one that was seen, and where it was."""
+        for slots, seen in self._slots:
+            if len(slots) != len(seen) or any(slots.get(name) is not value for name, value in seen):
+                return False
+        # Both: a new storage may lie where the old one was, and a view elsewhere in the same one.
+        return all(leaf.data_ptr() == address and storage_key(leaf) == key for leaf, address, key in self._leaves)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a weight is on a GPU."""
+        return self._on_gpu
 
     def may_be_among(self, args: tuple, kwargs: dict) -> bool:
         """Whether a weight may be among the arguments of an operator: fast, and right when it says no."""
@@ -127,12 +140,6 @@ class WeightMap:
         self._slots = slots
         self._leaves = [(leaf, leaf.data_ptr(), storage_key(leaf)) for _, leaf in found]
         self._all = [weight for weight, _ in found]
+        self._on_gpu = any(leaf.is_cuda for _, leaf in found)
         self._weights = weights
         self._ranges = sorted(ranges.values(), key=itemgetter(0))
-
-    def _is_current(self) -> bool:
-        for slots, seen in self._slots:
-            if len(slots) != len(seen) or any(slots.get(name) is not value for name, value in seen):
-                return False
-        # Both: a new storage may lie where the old one was, and a view elsewhere in the same one.
-        return all(leaf.data_ptr() == address and storage_key(leaf) == key for leaf, address, key in self._leaves)

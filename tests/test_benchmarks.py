@@ -525,5 +525,6 @@ def test_each_way_leaves_the_model_as_it_found_it(monkeypatch):
     monkeypatch.setattr(compile_table, "step_of", lambda model: lambda: [model(torch.ones(1, 64))])
     for _ in range(2):
         with pair.arms(compile_table.EAGER) as arms:
-            assert [arm.name for arm in arms] == [OFF, NULL, compile_table.ON]
+            assert [arm.name for arm in arms] == [OFF, NULL, compile_table.ON, compile_table.WATCHED]
+            assert all(torch.equal(arm.replay()[0], arms[0].replay()[0]) for arm in arms)
         assert "forward" not in pair.on.__dict__
