@@ -5,7 +5,7 @@ export L2PF_CUDA_ARCHS L2PF_GTEST_SOURCE CMAKE_ARGS
 
 FORMATTED = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cuh' '*.cu')
 
-.PHONY: help demo test build gpu nccl-one-gpu multi-gpu bench bench-build sanitize fuzz sglang-h200 wheels format clean
+.PHONY: help demo test build gpu nccl-one-gpu multi-gpu bench bench-build sanitize fuzz soak sglang-h200 wheels format clean
 help:
 	@echo "make demo    run the main job: learn, prefetch, compare, one table and one picture"
 	@echo "make test    run every test that needs no GPU"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench   build and run the benchmarks with the current python3's torch, no network; benchmarks/README.md"
 	@echo "make sanitize  run the C++ tests under ThreadSanitizer, AddressSanitizer and UBSan"
 	@echo "make fuzz    fuzz plans and tables with libFuzzer, FUZZ_SECONDS=600 each (clang++)"
+	@echo "make soak    change everything about a running decode step at random, SOAK_SECONDS=540, with the current python3's torch"
 	@echo "make sglang-h200  a real SGLang 0.5.16 on this machine's GPU with and without the plugin; tools/sglang_kit.sh first"
 	@echo "make wheels  build the wheels for x86_64 and aarch64 and the source distribution into dist/, and check them"
 	@echo "make format  clang-format the C++ and CUDA sources"
@@ -73,6 +74,9 @@ sanitize:
 
 fuzz:
 	@tools/fuzz.sh $(or $(FUZZ_SECONDS),600)
+
+soak:
+	@python3 tests/soak.py --seconds $(or $(SOAK_SECONDS),540)
 
 sglang-h200:
 	@tools/sglang_h200.sh install
