@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
@@ -24,7 +23,7 @@ from .tune import DEFAULT_ROUNDS, tune
 from .tuning import Tuning, load, save
 from .tunings import Tunings
 from .sightings import Sightings
-from .windows import Windows, first_tensor
+from .windows import Windows
 
 _model_ids = itertools.count(1)  # id() of a dead model can be reused by a living one, these cannot
 
@@ -153,35 +152,7 @@ class Prefetcher:
         """
         require(callable(fn), "fn", "a callable", fn)
         require(kind in KINDS, "kind", "one of " + ", ".join(KINDS), kind)
-        if not self.handle:
-            return fn
-
-        def sent(args: tuple, kwargs: dict) -> torch.Tensor | None:
-            try:
-                if accepts is not None and not accepts(*args, **kwargs):
-                    return None
-                return first_tensor((*args, *kwargs.values()) if input_of is None else input_of(*args, **kwargs))
-            except Exception:  # noqa: BLE001  fn is the one to complain about its arguments
-                return None
-
-        @functools.wraps(fn)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            data = sent(args, kwargs)
-            if data is None:
-                return fn(*args, **kwargs)
-            stream = kwargs.get("stream")
-            # torch.cuda.stream(None) leaves the current stream as it is.
-            stream = stream if isinstance(stream, torch.cuda.Stream) else None
-            with torch.cuda.stream(stream):
-                opened = self.windows.open(data, kind)
-            result = fn(*args, **kwargs)
-            if opened:
-                output = first_tensor(result)
-                with torch.cuda.stream(stream):
-                    self.windows.close(data if output is None else output)
-            return result
-
-        return wrapped
+        return self.windows.wrapped(fn, kind, input_of, accepts) if self.handle else fn
 
     def attach(self, model: torch.nn.Module, mode: str = "decode") -> None:
         """Hooks `model`'s forward; see `dsv41_l2pf.attach`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,6 +49,42 @@ class Windows:
             # After: what an observer puts on the stream must not come between a collective and its prefetch node.
             if self.observer is not None:
                 self.tell("window_closes")
+
+    def wrapped(
+        self,
+        fn: Callable,
+        kind: str,
+        input_of: Callable[..., torch.Tensor] | None,
+        accepts: Callable[..., bool] | None,
+    ) -> Callable:
+        """`fn` with a window around every call; see `Prefetcher.wrap_collective`."""
+
+        def sent(args: tuple, kwargs: dict) -> torch.Tensor | None:
+            try:
+                if accepts is not None and not accepts(*args, **kwargs):
+                    return None
+                return first_tensor((*args, *kwargs.values()) if input_of is None else input_of(*args, **kwargs))
+            except Exception:  # noqa: BLE001  fn is the one to complain about its arguments
+                return None
+
+        @functools.wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            data = sent(args, kwargs)
+            if data is None:
+                return fn(*args, **kwargs)
+            stream = kwargs.get("stream")
+            # torch.cuda.stream(None) leaves the current stream as it is.
+            stream = stream if isinstance(stream, torch.cuda.Stream) else None
+            with torch.cuda.stream(stream):
+                opened = self.open(data, kind)
+            result = fn(*args, **kwargs)
+            if opened:
+                output = first_tensor(result)
+                with torch.cuda.stream(stream):
+                    self.close(data if output is None else output)
+            return result
+
+        return wrapper
 
     def record(self, weights: list[torch.Tensor]) -> None:
         """Notes that `weights` are about to be read, in this order."""

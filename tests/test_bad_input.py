@@ -4,6 +4,7 @@ A call gets `at`: x, w (tensors), model and prefetcher (attached, two windows le
 need not exist). The message is the whole first line; what follows `...` may differ.
 """
 
+import gc
 import json
 from types import SimpleNamespace
 
@@ -208,6 +209,7 @@ def test_there_are_at_least_sixty():
 
 @pytest.fixture(scope="module")
 def learned():
+    gc.collect()  # what an earlier test left would go, and be missed in `status`, in the middle of a call
     model = Model()
     prefetcher = attach(model, Config())
     model(X), model(X)
