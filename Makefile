@@ -5,13 +5,14 @@ export L2PF_CUDA_ARCHS L2PF_GTEST_SOURCE CMAKE_ARGS
 
 FORMATTED = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cuh' '*.cu')
 
-.PHONY: help demo test build gpu nccl-one-gpu multi-gpu bench bench-build sanitize fuzz soak sglang-h200 wheels format clean
+.PHONY: help demo test build gpu sanitize-gpu nccl-one-gpu multi-gpu bench bench-build sanitize fuzz soak sglang-h200 wheels format clean
 help:
 	@echo "make demo    run the main job: learn, prefetch, compare, one table and one picture"
 	@echo "make test    run every test that needs no GPU"
 	@echo "make test-engines  test the hooks in real SGLang, b12x and vLLM (20 GB of venvs, made once)"
 	@echo "make build   make the venv and build libdsv41_l2pf.so"
 	@echo "make gpu     build and test the GPU half with the current python3's torch, no network; then the demo"
+	@echo "make sanitize-gpu  run the GPU's tests under compute-sanitizer, after make gpu"
 	@echo "make nccl-one-gpu  test two NCCL ranks as two processes on one GPU"
 	@echo "make multi-gpu     benchmark and test on a machine with several GPUs, in under 9 minutes"
 	@echo "make bench   build and run the benchmarks with the current python3's torch, no network; benchmarks/README.md"
@@ -57,6 +58,9 @@ test-engines:
 gpu:
 	@tools/gpu.sh
 
+sanitize-gpu:
+	@tools/sanitize_gpu.sh
+
 nccl-one-gpu:
 	@tools/nccl_one_gpu.sh
 
@@ -76,7 +80,7 @@ fuzz:
 	@tools/fuzz.sh $(or $(FUZZ_SECONDS),600)
 
 soak:
-	@python3 tests/soak.py --seconds $(or $(SOAK_SECONDS),540)
+	@python3 tests/soak.py --seconds $(or $(SOAK_SECONDS),540) --record
 
 sglang-h200:
 	@tools/sglang_h200.sh install

@@ -1,6 +1,6 @@
 """A decode step that runs for minutes while everything about its windows changes at random.
 
-    python3 tests/soak.py --seconds 540 [--seed 1] [--json FILE]
+    python3 tests/soak.py --seconds 540 [--seed 1]
 
 After every change the step's output must have the same bits. At the end neither memory nor the latency of a collective
 may have grown. On a GPU the step is a graph's replay, else an eager forward. Exit status 1: something moved.
@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
 import dsv41_l2pf as l2pf  # noqa: E402
 from dsv41_l2pf.demo.small_model import SmallModel  # noqa: E402
@@ -215,18 +216,24 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--seconds", type=float, default=540)
     arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--json", type=Path, help="where to write what was found")
+    arguments.add_argument("--record", action="store_true", help="keep what was found for docs/reliability.md")
     args = arguments.parse_args()
     with torch.no_grad():
         found = Soak("cuda" if torch.cuda.is_available() else "cpu", args.seed).soak(args.seconds)
-    problems = found.problems()
-    if args.json:
-        args.json.write_text(json.dumps({**asdict(found), "problems": problems}, indent=1) + "\n")
     changes = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(found.changes.items()))
-    print(f"soak: {found.device}: {found.seconds:.0f} s, {found.num_steps} steps, seed {found.seed}; {changes}")
-    print(f"memory (warm, end): allocated {found.allocated_bytes}, used {found.used_bytes}")
-    print(f"a collective (before, after): {', '.join(f'{us:.2f}' for us in found.collective_us)} us")
-    print("; ".join(problems) or "every output had the same bits, and nothing grew")
+    problems = found.problems()
+    said = [
+        f"{found.device}: {found.seconds:.0f} s, {found.num_steps} steps, seed {found.seed}",
+        f"changes: {changes}",
+        f"memory warm and at the end: allocated {found.allocated_bytes}, used {found.used_bytes}",
+        f"a collective before and after: {', '.join(f'{us:.2f}' for us in found.collective_us)} us",
+        "; ".join(problems) or "every output had the same bits, and nothing grew",
+    ]
+    print("soak: " + "\n  ".join(said))
+    if args.record:
+        name = "soak_cpu" if found.device == "cpu" else "soak_gpu"
+        command = f"make soak SOAK_SECONDS={args.seconds:g}"
+        subprocess.run([str(ROOT / "tools" / "records.py"), "add", name, command, "; ".join(said)], check=True)
     return 1 if problems else 0
 
 

@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.." || exit
 export L2PF_CUDA_ARCHS="${L2PF_CUDA_ARCHS:-90}" L2PF_REQUIRE_CUDA=1 PYTHONUNBUFFERED=1
 export CMAKE_ARGS="-DL2PF_CUDA=ON ${CMAKE_ARGS:-}"
 logs="${OUT:-$(mktemp -d)}"
+[ -z "${OUT:-}" ] || export L2PF_RECORDS="${L2PF_RECORDS:-$OUT/records.json}"
 summary=()
 failed=0
 
@@ -22,7 +23,13 @@ step() {
   # The runner's own verdict, else its last line.
   local said
   said="$(grep -E '% tests passed|^=+ .* in [0-9.]+s' "$logs/gpu-$name.log" | tail -n 1)"
-  summary+=("$result  $name  $((SECONDS - begin)) s  $(cut -c1-100 <<<"${said:-$(tail -n 1 "$logs/gpu-$name.log")}")")
+  said="${said:-$(tail -n 1 "$logs/gpu-$name.log")}"
+  summary+=("$result  $name  $((SECONDS - begin)) s  $(cut -c1-100 <<<"$said")")
+  case "$name" in
+    ctest | pytest) tools/records.py add "gpu_$name" "make gpu" "$(tr -d = <<<"$said")" ;;
+    demo) tools/records.py add gpu_demo "make gpu" "$(grep -oE '(tokens equal|step of on / off|result)[^┃]*' \
+      "$logs/gpu-demo.log" | tr -s '│ ' ' ' | tr '\n' ';')" ;;
+  esac
 }
 
 # shellcheck disable=SC2317  # called through step

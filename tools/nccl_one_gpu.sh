@@ -14,6 +14,7 @@ export L2PF_REQUIRE_CUDA=1 PYTHONUNBUFFERED=1 CMAKE_ARGS="-DL2PF_CUDA=ON ${CMAKE
 # Multicast between GPUs needs more than one, and can hang a host that others share.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 logs="${OUT:-$(mktemp -d)}"
+[ -z "${OUT:-}" ] || export L2PF_RECORDS="${L2PF_RECORDS:-$OUT/records.json}"
 echo "==> nccl-one-gpu: building for $L2PF_CUDA_ARCHS"
 tools/build.sh "$(command -v python3)" build-gpu >"$logs/nccl-build.log" 2>&1 || {
   cat "$logs/nccl-build.log"
@@ -22,3 +23,5 @@ tools/build.sh "$(command -v python3)" build-gpu >"$logs/nccl-build.log" 2>&1 ||
 }
 echo "==> nccl-one-gpu: running"
 python3 -m pytest -v tests/gpu/test_nccl_one_gpu.py 2>&1 | tee "$logs/nccl-one-gpu.log"
+verdict="$(grep -E '^=+ .* in [0-9.]+s' "$logs/nccl-one-gpu.log" | tail -n 1 | tr -d =)"
+tools/records.py add nccl_one_gpu "make nccl-one-gpu" "$verdict"

@@ -12,7 +12,9 @@ for sanitizers in thread address,undefined; do
   cmake -S . -B "$build_dir" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DL2PF_TORCH=OFF -DL2PF_BUILD_TESTS=ON \
     -DL2PF_CUDA_ARCHS=90 -DL2PF_GTEST_SOURCE="${L2PF_GTEST_SOURCE:-}" -DL2PF_SANITIZE="$sanitizers" ${CMAKE_ARGS:-}
   cmake --build "$build_dir" --parallel "$(nproc)"
-  ctest --test-dir "$build_dir" --label-exclude cuda --output-on-failure --no-tests=error --tests-regex "${1:-.}" ||
-    status=1
+  ctest --test-dir "$build_dir" --label-exclude cuda --output-on-failure --no-tests=error --tests-regex "${1:-.}" |
+    tee "$build_dir/ctest.log" || status=1
+  verdict="$(grep 'tests passed' "$build_dir/ctest.log")"
+  [ -n "${1:-}" ] || tools/records.py add "${sanitizers/,/_}" "make sanitize" "$verdict"
 done
 exit "$status"
