@@ -68,7 +68,7 @@ class Attachment:
         if not self.weights.on_gpu or self.prefetcher.is_measuring or torch.cuda.is_current_stream_capturing():
             return True
         watching = self.watching.setdefault(num_tokens, Watching())
-        return watching.begins(lambda: not self.weights.is_current())
+        return watching.begins(lambda all: not (self.weights.is_current() if all else self.weights.looks_current()))
 
     def weights_to_learn(self, model: torch.nn.Module) -> WeightMap | None:
         """The model's weights as they are now; None in a capturing forward, which learns nothing."""

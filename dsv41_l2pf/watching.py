@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 NUM_LEARNING = 8  # forwards that are watched in any case: those that learn, and those that warm up
 NUM_TURNS = 8  # forwards of each kind that are timed
-NUM_UNSEEN = 16  # unwatched forwards between two looks at the weights
+NUM_UNSEEN = 16  # unwatched forwards between two looks at every weight, not at some
 
 
 class Watching:
@@ -23,14 +23,17 @@ class Watching:
         self._clock = clock
         self._restart()
 
-    def begins(self, weights_changed: Callable[[], bool]) -> bool:
-        """A forward begins; returns whether it is watched. weights_changed: asked now and then of unwatched ones."""
+    def begins(self, weights_changed: Callable[[bool], bool]) -> bool:
+        """A forward begins; returns whether it is watched.
+
+        weights_changed(all): asked before unwatched ones, most often about some weights only; then all begins anew.
+        """
         now = self._clock()
         if self._begun_s is not None and self.ratio is None:
             self._periods_s[self._was_watched].append(now - self._begun_s)
         if self.ratio is None and min(map(len, self._periods_s.values())) >= NUM_TURNS:
             self.ratio = self._median_s(True) / max(self._median_s(False), 1e-9)
-        if self.is_over and self._num_forwards % NUM_UNSEEN == 0 and weights_changed():
+        if self.is_over and weights_changed(self._num_forwards % NUM_UNSEEN == 0):
             self._restart()
         turn = self._num_forwards - NUM_LEARNING
         self._num_forwards += 1

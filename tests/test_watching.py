@@ -17,13 +17,13 @@ class Steps:
     def __init__(self, watched_s: float, unwatched_s: float) -> None:
         self.now_s = 0.0
         self.took_s = {True: watched_s, False: unwatched_s}
-        self.changed = False
-        self.num_looks = 0
+        self.changed = {False: False, True: False}  # some weights, any weight
+        self.looks: list[bool] = []
         self.watching = Watching(lambda: self.now_s)
 
-    def weights_changed(self) -> bool:
-        self.num_looks += 1
-        return self.changed
+    def weights_changed(self, all: bool) -> bool:
+        self.looks.append(all)
+        return self.changed[all]
 
     def run(self, num_steps: int, pause_s: float = 0.0) -> list[bool]:
         seen = []
@@ -54,7 +54,7 @@ def test_nor_where_it_makes_no_difference():
 def test_forwards_stay_watched_where_windows_make_them_faster():
     steps = Steps(0.9, 1.0)
     assert steps.run(NUM_UNDECIDED + 100)[NUM_UNDECIDED:] == [True] * 100
-    assert not steps.watching.is_over and steps.num_looks == 0
+    assert not steps.watching.is_over and steps.looks == []
 
 
 def test_a_server_that_idles_now_and_then_does_not_change_what_is_decided():
@@ -65,17 +65,22 @@ def test_a_server_that_idles_now_and_then_does_not_change_what_is_decided():
         assert steps.run(1) == [goes_on]
 
 
-def test_unwatched_forwards_look_at_the_weights_now_and_then():
+def test_unwatched_forwards_look_at_some_weights_and_now_and_then_at_all():
     steps = Steps(2.0, 1.0)
     steps.run(NUM_UNDECIDED + 1)
-    steps.num_looks = 0
+    steps.looks.clear()
     steps.run(10 * NUM_UNSEEN)
-    assert steps.num_looks == 10
-    steps.changed = True
-    seen = steps.run(NUM_UNSEEN)
-    assert True in seen
-    steps.changed = False
-    assert steps.watching.ratio is None  # a new trial
+    assert steps.looks.count(True) == 10 and steps.looks.count(False) == 10 * (NUM_UNSEEN - 1)
+
+
+@pytest.mark.parametrize(("all", "within"), [(False, 2), (True, NUM_UNSEEN)])
+def test_changed_weights_begin_a_new_trial(all, within):
+    steps = Steps(2.0, 1.0)
+    steps.run(NUM_UNDECIDED + 3)
+    steps.changed[all] = True
+    assert True in steps.run(within)
+    steps.changed[all] = False
+    assert steps.watching.ratio is None
     steps.run(NUM_UNDECIDED)
     assert steps.run(3) == [False] * 3
 
@@ -155,13 +160,25 @@ def test_invalidate_begins_anew(model, prefetcher):
     assert num_eager(prefetcher) == 1
 
 
-def test_replaced_weights_are_noticed(model, prefetcher):
+def test_the_next_forward_notices_that_all_weights_were_replaced(model, prefetcher):
     decide(prefetcher, model, 2.0)
-    weight = next(iter(model.parameters()))
-    weight.data = weight.data.clone()
+    for weight in model.parameters():
+        weight.data = weight.data.clone()
+    model(X)
+    assert num_eager(prefetcher) == 2
+
+
+def test_one_replaced_weight_of_many_is_noticed_in_time(monkeypatch):
+    monkeypatch.setattr(WeightMap, "on_gpu", True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    model = torch.nn.Sequential(*(Model() for _ in range(30)))
+    prefetcher = attach(model, Config())
+    decide(prefetcher, model, 2.0)
+    model[7].b.weight.data = model[7].b.weight.data.clone()
     for _ in range(NUM_UNSEEN + 1):
         model(X)
     assert num_eager(prefetcher) > 1
+    prefetcher.detach()
 
 
 def test_on_a_cpu_every_forward_is_watched(model):

@@ -6,6 +6,7 @@ from chain import DELAY_US, WIDTH, ops, random, weight
 from graph_inspect import EMULATED_COLLECTIVE, PREFETCH, assert_chained_behind, capture, read_graph
 
 import dsv41_l2pf as l2pf
+from dsv41_l2pf.watching import NUM_LEARNING, NUM_TURNS
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("warm")]
 
@@ -139,4 +140,24 @@ def test_each_batch_size_has_its_own_windows_and_graph():
         graph.replay()
         assert torch.equal(out, expected)
     assert {entry["num_tokens"] for entry in prefetcher.status()["signatures"]} == {1, 2, 4}
+    prefetcher.detach()
+
+
+def test_eager_forwards_that_are_left_alone_change_no_bit_and_no_capture():
+    model, x = Model(Block), random(4, WIDTH)
+    expected = model(x)
+    prefetcher = l2pf.attach(model)
+    for _ in range(NUM_LEARNING + 2 * NUM_TURNS + 2):
+        assert torch.equal(model(x), expected)
+        torch.cuda.synchronize()
+    (watching,) = prefetcher._attachment.watching.values()
+    assert watching.ratio is not None
+    watching.ratio = 2.0  # whatever was measured here
+    num_eager = prefetcher.status()["signatures"][0]["num_eager"]
+    assert torch.equal(model(x), expected)
+    assert prefetcher.status()["signatures"][0]["num_eager"] == num_eager
+    graph, out = capture(lambda: model(x))
+    assert len(read_graph(graph).kernels(PREFETCH)) == len(model.blocks)
+    graph.replay()
+    assert torch.equal(out, expected)
     prefetcher.detach()
