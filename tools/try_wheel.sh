@@ -19,7 +19,7 @@ for version in "$@"; do
     "torch==$version" numpy expecttest hypothesis pytest pytest-timeout "$wheel"
   # The tests leave the checkout: what they import can only be the wheel.
   mkdir "$folder/tests"
-  cp tests/conftest.py tests/three_linears.py tests/test_{ops,by_hand,attach,prefetcher}.py "$folder/tests"
+  cp tests/conftest.py tests/three_linears.py tests/test_{ops,by_hand,attach,prefetcher,pause,weights,watching,lifetimes}.py "$folder/tests"
   printf '[pytest]\nmarkers = cuda: needs a GPU\n' >"$folder/pytest.ini"
   alone=(env -i HOME="$folder" PATH="$folder/venv/bin" LANG=C.UTF-8)
   (

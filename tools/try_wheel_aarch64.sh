@@ -48,7 +48,7 @@ echo "==> aarch64: the wheel"
 rm -rf "$folder/wheel" "$folder/tests"
 python3 -m zipfile -e "$wheel" "$folder/wheel"
 mkdir "$folder/tests"
-cp tests/conftest.py tests/three_linears.py tests/test_{ops,by_hand,attach,prefetcher}.py "$folder/tests"
+cp tests/conftest.py tests/three_linears.py tests/test_{ops,by_hand,attach,prefetcher,pause,weights,watching,lifetimes}.py "$folder/tests"
 printf '[pytest]\nmarkers = cuda: needs a GPU\n' >"$folder/pytest.ini"
 cd "$folder"
 emulated=(qemu-aarch64-static -L "$userland" -E "HOME=$folder" -E LANG=C.UTF-8 -E PYTHONDONTWRITEBYTECODE=1
