@@ -139,7 +139,7 @@ void l2_join(Tensor anchor) {
   guarded(at, [&] { Outstanding::of(*at.backend).join(at.place, at.backend->capture_id(at.place)); });
 }
 
-void collective_begin(Tensor input, std::string kind) {
+void collective_begin(Tensor input, Text kind) {
   const auto known =
       require_word(collective_kind(kind), "collective_begin", "`kind` to be one of " + collective_kinds(), kind);
   Forward* forward = current_forward();
@@ -169,7 +169,7 @@ void record_unplanned(int64_t num_bytes) {
   if (Forward* forward = current_forward()) forward->record_unplanned(num_bytes);
 }
 
-bool begin_forward(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode) {
+bool begin_forward(int64_t prefetcher, int64_t model, int64_t num_tokens, Text mode) {
   require_at_least(num_tokens, 0, "begin_forward", "num_tokens");
   return l2pf::begin_forward(prefetcher, Registry::instance().get(prefetcher), {model, num_tokens, std::move(mode)},
                              current_stream_is_capturing());
@@ -187,7 +187,7 @@ std::string status() {
 #endif
 }
 
-int64_t create_prefetcher(int64_t budget_bytes, bool all_gather, std::string form_word, std::string placement_word,
+int64_t create_prefetcher(int64_t budget_bytes, bool all_gather, Text form_word, Text placement_word,
                           int64_t max_tokens, bool back_to_back, bool strict) {
   constexpr const char* op = "create_prefetcher";
   require_at_least(budget_bytes, kAutoBudget, op, "budget_bytes");
@@ -225,8 +225,8 @@ void resume(int64_t prefetcher) {
   target->resume(patch_where_it_lives);
 }
 
-void set_window(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode, int64_t collective_index,
-                int64_t budget_bytes, std::string form_word) {
+void set_window(int64_t prefetcher, int64_t model, int64_t num_tokens, Text mode, int64_t collective_index,
+                int64_t budget_bytes, Text form_word) {
   constexpr const char* op = "set_window";
   require_at_least(budget_bytes, kAutoBudget, op, "budget_bytes");
   std::optional<Form> new_form;
@@ -237,7 +237,7 @@ void set_window(int64_t prefetcher, int64_t model, int64_t num_tokens, std::stri
   target->set_window(signature, collective_index, budget_bytes, new_form, backend_of(device), current_place(device));
 }
 
-std::vector<int64_t> plan_segments(int64_t prefetcher, int64_t model, int64_t num_tokens, std::string mode) {
+std::vector<int64_t> plan_segments(int64_t prefetcher, int64_t model, int64_t num_tokens, Text mode) {
   const Signature wanted{model, num_tokens, std::move(mode)};
   std::vector<int64_t> flat;
   Registry::instance().get(prefetcher)->for_each([&](const Signature& signature, const SignatureState& state) {
@@ -266,9 +266,8 @@ std::string calibrate(int64_t device) {
   return to_json(l2pf::calibrate(static_cast<DeviceIndex>(device)), L2PF_VERSION);
 }
 
-void apply_calibration(int64_t device, std::string form_word, int64_t num_ctas, int64_t piece_bytes,
-                       int64_t start_delay_ns, int64_t hot_knee_bytes, double fill_gbps,
-                       std::vector<int64_t> partition_of_sm) {
+void apply_calibration(int64_t device, Text form_word, int64_t num_ctas, int64_t piece_bytes, int64_t start_delay_ns,
+                       int64_t hot_knee_bytes, double fill_gbps, std::vector<int64_t> partition_of_sm) {
   constexpr const char* op = "apply_calibration";
   require_at_least(device, 0, op, "device");
   require_at_least(num_ctas, 1, op, "num_ctas");
@@ -301,7 +300,7 @@ std::string calibration_key(int64_t) {
 
 std::string calibrate(int64_t) { throw bad_argument("calibrate", "a build with its CUDA half", "one without"); }
 
-void apply_calibration(int64_t, std::string, int64_t, int64_t, int64_t, int64_t, double, std::vector<int64_t>) {
+void apply_calibration(int64_t, Text, int64_t, int64_t, int64_t, int64_t, double, std::vector<int64_t>) {
   throw bad_argument("apply_calibration", "a build with its CUDA half", "one without");
 }
 
