@@ -45,8 +45,9 @@ RUNS = {
 _INTRODUCTION = """\
 # What was run to break it
 
-Each line is what a run said of itself, written by the run: `tools/records.py add` keeps it, `tools/records.py page`
-made this page. The 36 public bug reports, one test each, are in [scenarios.md](scenarios.md).
+Each line is what a run said of itself: `tools/records.py add` keeps it, called by the run, and `tools/records.py page`
+made this page. The lines of commits 501cb11 and 1a88ce5 are older than that tool and were copied from the runs' logs;
+the sources in csrc/cuda were last edited in 501cb11, so the sanitizers saw all but its calibration. The 36 public bug reports, one test each, are in [scenarios.md](scenarios.md).
 """
 
 
