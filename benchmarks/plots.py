@@ -36,6 +36,7 @@ _MARKERS = {
     "ours_lines": ("x", "--"),
     "ours_load": ("D", "--"),
     "ours_load_both": ("*", "--"),
+    "ours_load_keep": ("p", "--"),
     "ours_auto": ("o", "-"),
     "ideal": ("None", "-."),
 }

@@ -114,9 +114,9 @@ class Backend {
   virtual void fork(const Prefetch& prefetch, const Place& place) = 0;
   // Capturing: remembers the frontier a collective starts from.
   virtual void mark(const Place& place) = 0;
-  // Capturing: adds `prefetch` as a graph node overlapping the frontier, ordered behind the capture's previous one.
+  // Capturing: adds `prefetch` as a graph node that overlaps the frontier's kernels.
   virtual void attach(const Prefetch& prefetch, Placement placement, const Place& place) = 0;
-  // The stream waits for the outstanding prefetch of its device (eager) or of its capture.
+  // The stream waits for the outstanding prefetch of its device (eager), or for those on branches of its capture.
   virtual void join(const Place& place) = 0;
 
   // Eager: starts timing what the stream is given next.

@@ -89,7 +89,7 @@ void l2_prefetch(Tensor anchor, std::vector<Tensor> weights, int64_t budget_byte
       [&] {
         auto& outstanding = Outstanding::of(*at.backend);
         if (const uint64_t capture_id = at.backend->capture_id(at.place))
-          outstanding.attach(prefetch, Placement::kAuto, at.place, capture_id);
+          outstanding.attach(prefetch, Placement::kLaunchOrder, at.place, capture_id);
         else
           outstanding.fork(prefetch, at.place);
       },

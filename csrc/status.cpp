@@ -115,7 +115,7 @@ std::string status_json(std::string_view version, bool cuda_built, const std::ve
   try {
     JsonWriter json;
     json.begin_object().member("version", version).member("cuda_built", cuda_built);
-    write_forms(json, {Form::kBulk, Form::kLines, Form::kLoad, Form::kLoadBoth});
+    write_forms(json, {Form::kBulk, Form::kLines, Form::kLoad, Form::kLoadKeep, Form::kLoadBoth});
     json.key("devices").begin_array();
     for (const auto& device : devices) write_device(json, device);
     json.end_array();

@@ -14,13 +14,16 @@ constexpr Words<CollectiveKind, 5> kCollectiveKinds{{{CollectiveKind::kAllReduce
                                                      {CollectiveKind::kReduceScatter, "reduce_scatter"},
                                                      {CollectiveKind::kAllToAll, "all_to_all"},
                                                      {CollectiveKind::kBroadcast, "broadcast"}}};
-constexpr Words<Form, 5> kForms{{{Form::kAuto, "auto"},
+constexpr Words<Form, 6> kForms{{{Form::kAuto, "auto"},
                                  {Form::kBulk, "bulk"},
                                  {Form::kLines, "lines"},
                                  {Form::kLoad, "load"},
+                                 {Form::kLoadKeep, "load_keep"},
                                  {Form::kLoadBoth, "load_both"}}};
-constexpr Words<Placement, 3> kPlacements{
-    {{Placement::kAuto, "auto"}, {Placement::kLaunchOrder, "launch_order"}, {Placement::kSideStream, "side_stream"}}};
+constexpr Words<Placement, 4> kPlacements{{{Placement::kAuto, "auto"},
+                                            {Placement::kInLine, "in_line"},
+                                            {Placement::kLaunchOrder, "launch_order"},
+                                            {Placement::kSideStream, "side_stream"}}};
 constexpr std::array<std::string_view, 3> kDecodeLikeModes{"decode", "target_verify", "draft_extend"};
 
 template <typename T, size_t N>

@@ -8,8 +8,8 @@
 namespace l2pf {
 
 enum class CollectiveKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast };
-enum class Form { kAuto, kBulk, kLines, kLoad, kLoadBoth };
-enum class Placement { kAuto, kLaunchOrder, kSideStream };
+enum class Form { kAuto, kBulk, kLines, kLoad, kLoadKeep, kLoadBoth };
+enum class Placement { kAuto, kInLine, kLaunchOrder, kSideStream };
 
 std::string_view to_string(CollectiveKind kind);
 std::string_view to_string(Form form);

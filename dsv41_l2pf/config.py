@@ -11,8 +11,8 @@ from pathlib import Path
 from .checks import is_whole, rejected
 
 AUTO_BUDGET = -1
-FORMS = ("auto", "bulk", "lines", "load", "load_both")
-PLACEMENTS = ("auto", "launch_order", "side_stream")
+FORMS = ("auto", "bulk", "lines", "load", "load_keep", "load_both")
+PLACEMENTS = ("auto", "in_line", "launch_order", "side_stream")
 MIB = 1 << 20
 
 _GATE = "DSV41_L2_PREFETCH"
@@ -39,7 +39,8 @@ class Config:
     strict: the first frozen signature without a window raises at the end of its forward.
     budget_bytes: at most this much of a window's weights is prefetched; -1 lets the library choose.
     all_gather: whether all-gathers get windows.
-    form: auto, bulk, lines, load or load_both. placement: auto, launch_order or side_stream.
+    form: auto, bulk, lines, load, load_keep or load_both.
+    placement: auto, in_line, launch_order or side_stream.
     max_tokens: forwards with more tokens are left alone.
     back_to_back: the caller says that a forward's prologue follows the last window of the one before it.
     requested: the environment asked for prefetching (DSV41_L2_PREFETCH is 1 or strict); engines act only then.

@@ -67,14 +67,14 @@ class Model:
         """Nodes of the step's graph, each behind its collective. Without a graph: windows that are on."""
         if not self.case.on_gpu:
             return 0 if reason else sum(window["budget_bytes"] > 0 for window in signature["windows"])
-        from graph_inspect import PREFETCH, assert_chained_behind, assert_joined, read_graph
+        from graph_inspect import PREFETCH, assert_behind, assert_joined, read_graph
 
         graph = read_graph(step.graph)
         nodes, collectives = graph.kernels(PREFETCH), graph.kernels(self._kernel)
         assert len(collectives) == NUM_WINDOWS
         if nodes:
             indices = [window["collective_index"] for window in signature["windows"] if window["budget_bytes"]]
-            assert_chained_behind(graph, nodes, [collectives[index] for index in indices])
+            assert_behind(graph, nodes, [collectives[index] for index in indices])
             assert_joined(graph, nodes[-1])
         return len(nodes)
 

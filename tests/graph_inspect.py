@@ -33,14 +33,31 @@ def sources(graph: CapturedGraph, node: Node, *, launch_order: bool) -> set[int]
     }
 
 
-def assert_chained_behind(graph: CapturedGraph, nodes: list[Node], overlapped: list[Node]) -> None:
-    """nodes[i] may start once overlapped[i] has, waits for nodes[i - 1], and for nothing else."""
+def assert_behind(graph: CapturedGraph, nodes: list[Node], overlapped: list[Node]) -> None:
+    """nodes[i] may start once overlapped[i] has, and waits for no other kernel than prefetches before it."""
     assert len(nodes) == len(overlapped)
-    previous: set[int] = set()
+    earlier: set[int] = set()
     for node, kernel in zip(nodes, overlapped):
         assert sources(graph, node, launch_order=True) == {kernel.index}, (node, kernel)
+        assert sources(graph, node, launch_order=False) <= earlier, node
+        earlier.add(node.index)
+
+
+def assert_in_line(graph: CapturedGraph, nodes: list[Node], overlapped: list[Node]) -> None:
+    """Each node takes the place of the kernel it is behind: what followed that follows the node."""
+    assert_behind(graph, nodes, overlapped)
+    for node, kernel in zip(nodes, overlapped):
+        assert sources(graph, node, launch_order=False) == set()
+        assert {edge.target for edge in graph.edges_from(kernel)} == {node.index}, kernel
+
+
+def assert_on_branches(graph: CapturedGraph, nodes: list[Node], overlapped: list[Node]) -> None:
+    """What follows a kernel does not wait for the node behind it; the node waits for the one before."""
+    assert_behind(graph, nodes, overlapped)
+    previous: set[int] = set()
+    for node, kernel in zip(nodes, overlapped):
         assert sources(graph, node, launch_order=False) == previous, node
-        assert len(graph.edges_into(node)) == 1 + len(previous)
+        assert len(graph.edges_from(kernel)) == 2, kernel
         previous = {node.index}
 
 
@@ -55,8 +72,10 @@ __all__ = [
     "EMULATED_COLLECTIVE",
     "INLINE_PREFETCH",
     "PREFETCH",
-    "assert_chained_behind",
+    "assert_behind",
+    "assert_in_line",
     "assert_joined",
+    "assert_on_branches",
     "capture",
     "read_graph",
     "sources",

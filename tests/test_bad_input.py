@@ -23,7 +23,7 @@ ops = torch.ops.dsv41
 # torch maps std::invalid_argument to one or the other, by its version.
 REJECTED = (ValueError, RuntimeError, FileNotFoundError)
 
-FORMS = "auto, bulk, lines, load, load_both"
+FORMS = "auto, bulk, lines, load, load_keep, load_both"
 KINDS = "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast"
 STRIDED = "to be a strided tensor on CPU or CUDA, got"
 SPARSE = "a sparse or otherwise non-strided tensor"
@@ -65,7 +65,7 @@ OPERATORS = [
     (lambda at: ops.set_window(at.handle, 0, 1, "decode", 0, 0, ""), "expected a signature with a plan, got model 0, 1 tokens, mode decode"),
     (lambda at: ops.create_prefetcher(-2, True, "auto", "auto", 1, False, False), "dsv41::create_prefetcher: expected `budget_bytes` of at least -1, got -2"),
     (lambda at: ops.create_prefetcher(0, True, "best", "auto", 1, False, False), f"dsv41::create_prefetcher: expected `form` to be one of {FORMS}, got 'best'"),
-    (lambda at: ops.create_prefetcher(0, True, "auto", "here", 1, False, False), "dsv41::create_prefetcher: expected `placement` to be one of auto, launch_order, side_stream, got 'here'"),
+    (lambda at: ops.create_prefetcher(0, True, "auto", "here", 1, False, False), "dsv41::create_prefetcher: expected `placement` to be one of auto, in_line, launch_order, side_stream, got 'here'"),
     (lambda at: ops.create_prefetcher(0, True, "auto", "auto", 0, False, False), "dsv41::create_prefetcher: expected `max_tokens` of at least 1, got 0"),
     (lambda at: ops.emulated_all_reduce(at.x, -1.0), "dsv41::emulated_all_reduce: expected `delay_us` in [0, 1e6], got -1.000000"),
     (lambda at: ops.emulated_all_reduce(at.x, float("nan")), "dsv41::emulated_all_reduce: expected `delay_us` in [0, 1e6], got nan"),
@@ -81,7 +81,7 @@ API = [
     (lambda at: Config(max_tokens=0), "max_tokens: expected a whole number >= 1, got 0"),
     (lambda at: Config(max_tokens=None), "max_tokens: expected a whole number >= 1, got None"),
     (lambda at: Config(form="best"), f"form: expected one of {FORMS}, got 'best'"),
-    (lambda at: Config(placement=None), "placement: expected one of auto, launch_order, side_stream, got None"),
+    (lambda at: Config(placement=None), "placement: expected one of auto, in_line, launch_order, side_stream, got None"),
     (lambda at: Config(enabled="no"), "enabled: expected True or False, got 'no'"),
     (lambda at: Config(strict=2), "strict: expected True or False, got 2"),
     (lambda at: Prefetcher({}), "config: expected a Config or None, got {}"),
@@ -134,7 +134,7 @@ ENVIRONMENT = [
     environment("_MB", "inf", MIB_A_WINDOW),
     environment("_AG", "2", "one of 0, 1"),
     environment("_FORM", "Bulk", f"one of {FORMS}"),
-    environment("_PLACEMENT", "graph", "one of auto, launch_order, side_stream"),
+    environment("_PLACEMENT", "graph", "one of auto, in_line, launch_order, side_stream"),
     environment("_MAX_TOKENS", "1.5", "a whole number >= 1"),
     environment("_MAX_TOKENS", "0", "a whole number >= 1"),
 ]
@@ -187,7 +187,7 @@ FILES = [
     tuning(f"budget_bytes: expected a whole number >= 0, got {2**70}", windows=[{**WINDOW, "budget_bytes": 2**70}]),
     tuning("budget_bytes: expected a whole number >= 0, got -1", windows=[{**WINDOW, "budget_bytes": -1}]),
     tuning("kind: expected a text, got 1", windows=[{**WINDOW, "kind": 1}]),
-    calibration_file("form: expected one of ('bulk', 'lines', 'load', 'load_both'), got 'auto'", form="auto"),
+    calibration_file("form: expected one of ('bulk', 'lines', 'load', 'load_keep', 'load_both'), got 'auto'", form="auto"),
     calibration_file("num_ctas: expected a whole number > 0, got 0", num_ctas=0),
     calibration_file("cold_us: expected a number > 0, got -1", cold_us=-1),
     calibration_file("partition_of_sm: expected a list of 0 and 1, got [2]", partition_of_sm=[2]),

@@ -89,7 +89,7 @@ def test_the_demo_ends_with_its_own_status_and_prints_its_facts(no_gpu, monkeypa
 
 def test_status():
     found = run_json("status")
-    assert found["version"] == dsv41_l2pf.__version__ and found["forms"] == ["bulk", "lines", "load", "load_both"]
+    assert found["version"] == dsv41_l2pf.__version__ and found["forms"] == ["bulk", "lines", "load", "load_keep", "load_both"]
     assert '"forms"' in run("status").stdout
 
 

@@ -86,7 +86,7 @@ def test_what_people_read_of_it(gpu, monkeypatch):
 def test_a_bad_variable_is_a_finding_with_its_message(gpu, monkeypatch):
     monkeypatch.setenv("DSV41_L2_PREFETCH_FORM", "fast")
     found = run_json("doctor", exit_code=1)
-    message = "DSV41_L2_PREFETCH_FORM: expected one of auto, bulk, lines, load, load_both, got 'fast'"
+    message = "DSV41_L2_PREFETCH_FORM: expected one of auto, bulk, lines, load, load_keep, load_both, got 'fast'"
     assert found["findings"] == [message] and found["sentence"] == f"off because {message}"
 
 

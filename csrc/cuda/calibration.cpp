@@ -201,7 +201,7 @@ class Probes {
       EmulatedCollective::instance().launch(data_of_collective(), 64 << 10, kEmulatedDelayUs, 4, place);
     };
     OverlapGraph graph(collective, reinterpret_cast<WindowHead*>(head_->data()), LaunchShape{result_.num_ctas},
-                       has_launch_order_, stream_);
+                       has_launch_order_ ? Placement::kInLine : Placement::kSideStream, stream_);
     const auto collective_us = [&](int64_t num_bytes) {
       set_window(cold_window(), num_bytes, form, result_.num_ctas);
       return stream_.time_us([&] { graph.launch(stream_); });

@@ -71,7 +71,7 @@ CudaBackend::Device::Device(DeviceIndex index) : tables(index) {
   choice.has_bulk = major >= 9;
   num_sms = attribute(cudaDevAttrMultiProcessorCount, index);
   choice.num_ctas = std::max(1, num_sms / 2);
-  info.forms = {Form::kLines, Form::kLoad};
+  info.forms = {Form::kLines, Form::kLoad, Form::kLoadKeep};
   if (choice.has_bulk) info.forms.insert(info.forms.begin(), Form::kBulk);
 }
 
@@ -135,7 +135,7 @@ void CudaBackend::apply(DeviceIndex index, const Choice& choice) {
   own.choice.start_delay_ns = choice.start_delay_ns;
   own.hot_knee_bytes = choice.hot_knee_bytes;
   own.fill_gbps = choice.fill_gbps;
-  own.info.forms = {Form::kLines, Form::kLoad};
+  own.info.forms = {Form::kLines, Form::kLoad, Form::kLoadKeep};
   if (own.choice.has_bulk) own.info.forms.insert(own.info.forms.begin(), Form::kBulk);
   if (map.data) own.info.forms.push_back(Form::kLoadBoth);
 }
@@ -179,11 +179,11 @@ void CudaBackend::mark(const Place& place) { Captures::instance().mark(stream_of
 void CudaBackend::attach(const Prefetch& prefetch, Placement placement, const Place& place) {
   Device& own = device(place.device);
   const DeviceScope scope(place.device);
-  const bool overlap = own.has_launch_order && placement != Placement::kSideStream;
+  if (!own.has_launch_order) placement = Placement::kSideStream;
   auto& captures = Captures::instance();
   if (prefetch.table) {
     auto& table = static_cast<CudaTable&>(*prefetch.table);
-    captures.attach(stream_of(place), overlap,
+    captures.attach(stream_of(place), placement,
                     [&](cudaGraph_t graph, const auto& nodes, const auto& edges) {
                       cudaGraphNode_t node{};
                       L2PF_CUDA_CHECK(add_prefetch_node(&node, graph, nodes.data(), edges.data(), nodes.size(),
@@ -198,7 +198,7 @@ void CudaBackend::attach(const Prefetch& prefetch, Placement placement, const Pl
     Held held;
     for (const Segment& segment : prefetch.segments) held.push_back(segment.owner);
     captures.attach(
-        stream_of(place), overlap,
+        stream_of(place), placement,
         [&](cudaGraph_t graph, const auto& nodes, const auto& edges) {
           cudaGraphNode_t node{};
           L2PF_CUDA_CHECK(add_prefetch_node(&node, graph, nodes.data(), edges.data(), nodes.size(), window,

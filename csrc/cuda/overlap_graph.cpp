@@ -5,7 +5,7 @@
 namespace l2pf {
 
 OverlapGraph::OverlapGraph(const std::function<void()>& collective, WindowHead* head, const LaunchShape& shape,
-                           bool launch_order, cudaStream_t stream) {
+                           Placement placement, cudaStream_t stream) {
   const auto add_node = [&](cudaGraph_t graph, const auto& nodes, const auto& edges) {
     cudaGraphNode_t node{};
     L2PF_CUDA_CHECK(add_prefetch_node(&node, graph, nodes.data(), edges.data(), nodes.size(), head, 1, shape));
@@ -15,7 +15,7 @@ OverlapGraph::OverlapGraph(const std::function<void()>& collective, WindowHead* 
   try {
     Captures::instance().mark(stream);
     collective();
-    Captures::instance().attach(stream, launch_order, add_node, {});
+    Captures::instance().attach(stream, placement, add_node, {});
     Captures::instance().join(stream);
   } catch (...) {
     if (cudaStreamEndCapture(stream, &graph_) != cudaSuccess) cudaGetLastError();

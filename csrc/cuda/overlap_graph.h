@@ -12,7 +12,7 @@ class OverlapGraph {
  public:
   // Captures what `collective` enqueues on `stream`, and the prefetch of the window at `head`, of one segment.
   // launch_order: the prefetch starts with the collective (needs sm_90), else where it does. Throws BackendError.
-  OverlapGraph(const std::function<void()>& collective, WindowHead* head, const LaunchShape& shape, bool launch_order,
+  OverlapGraph(const std::function<void()>& collective, WindowHead* head, const LaunchShape& shape, Placement placement,
                cudaStream_t stream);
   ~OverlapGraph();
   OverlapGraph(const OverlapGraph&) = delete;

@@ -85,10 +85,10 @@ __device__ void prefetch_bulk(const Round& round, int64_t num_pieces, int num_ct
   }
 }
 
-// One batch of a warp: a line a lane from each of kLoadsInFlight pieces, `step` apart.
-template <bool kLoad>
+// One batch of a warp: a line a lane from each of kLoadsInFlight pieces, `step` apart. `policy`: of kLoadKeep.
+template <Form kForm>
 __device__ __forceinline__ void load_pieces(PieceCursor& cursor, int64_t first, int64_t step, int64_t num_pieces,
-                                            uint64_t lane_offset) {
+                                            uint64_t lane_offset, uint64_t policy = 0) {
   uint32_t words[kLoadsInFlight];
 #pragma unroll
   for (int i = 0; i < kLoadsInFlight; ++i) {
@@ -99,12 +99,14 @@ __device__ __forceinline__ void load_pieces(PieceCursor& cursor, int64_t first, 
     if (line >= cursor.end()) continue;
     // The line may begin before its segment does, in bytes that are not ours to read.
     if (line < cursor.begin()) line = cursor.begin();
-    if constexpr (kLoad)
-      words[i] = ptx::load_line(line);
-    else
+    if constexpr (kForm == Form::kLines)
       ptx::line_prefetch_l2(line);
+    else if constexpr (kForm == Form::kLoadKeep)
+      words[i] = ptx::load_line(line, policy);
+    else
+      words[i] = ptx::load_line(line);
   }
-  if constexpr (kLoad) {
+  if constexpr (kForm != Form::kLines) {
     uint32_t folded = 0;
 #pragma unroll
     for (int i = 0; i < kLoadsInFlight; ++i) folded ^= words[i];
@@ -112,14 +114,15 @@ __device__ __forceinline__ void load_pieces(PieceCursor& cursor, int64_t first, 
   }
 }
 
-template <bool kLoad>
+template <Form kForm>
 __device__ void prefetch_by_line(const Round& round, int64_t num_pieces, int num_ctas) {
   PieceCursor cursor(round);
   const int64_t num_warps = static_cast<int64_t>(num_ctas) * (blockDim.x / kWarpSize);
   const int64_t warp = static_cast<int64_t>(threadIdx.x / kWarpSize) * num_ctas + blockIdx.x;
   const uint64_t lane_offset = (threadIdx.x % kWarpSize) * kLineBytes;
+  const uint64_t policy = kForm == Form::kLoadKeep ? ptx::evict_last_policy() : 0;
   for (int64_t first = warp; first < num_pieces; first += kLoadsInFlight * num_warps)
-    load_pieces<kLoad>(cursor, first, num_warps, num_pieces, lane_offset);
+    load_pieces<kForm>(cursor, first, num_warps, num_pieces, lane_offset, policy);
 }
 
 // Brings every line into both partitions of L2: a line lives in its home partition, and a load from an SM of the other
@@ -139,7 +142,8 @@ __device__ void prefetch_both(const Round& round, int64_t num_pieces, const Wind
     const int64_t ticket = drawn;
     __syncthreads();
     if (ticket >= num_tickets) break;
-    load_pieces<true>(cursor, ticket * pieces_a_ticket + threadIdx.x / kWarpSize, num_warps, num_pieces, lane_offset);
+    load_pieces<Form::kLoad>(cursor, ticket * pieces_a_ticket + threadIdx.x / kWarpSize, num_warps, num_pieces,
+                             lane_offset);
   }
   if (threadIdx.x == 0 && atomicAdd(&tickets.num_ctas_done, 1) == static_cast<uint32_t>(header.num_ctas) - 1) {
     tickets.next[0] = 0;
@@ -175,21 +179,31 @@ __device__ void prefetch_window(const WindowHeader& window, WindowTickets* ticke
     if (form == Form::kBulk)
       prefetch_bulk(round, num_pieces, num_ctas, piece_bytes);
     else if (form == Form::kLines)
-      prefetch_by_line<false>(round, num_pieces, num_ctas);
+      prefetch_by_line<Form::kLines>(round, num_pieces, num_ctas);
+    else if (form == Form::kLoadKeep)
+      prefetch_by_line<Form::kLoadKeep>(round, num_pieces, num_ctas);
     else if (form == Form::kLoadBoth)
       prefetch_both(round, num_pieces, window, *tickets);
     else
-      prefetch_by_line<true>(round, num_pieces, num_ctas);
+      prefetch_by_line<Form::kLoad>(round, num_pieces, num_ctas);
   }
+}
+
+// One thread keeps the kernel from ending before the collective beside it has: what follows in line waits for this
+// kernel alone.
+__device__ void outlast_collective() {
+  if (blockIdx.x == 0 && threadIdx.x == 0) ptx::wait_for_predecessors();
 }
 
 __global__ void __launch_bounds__(kMaxThreads) l2pf_prefetch(WindowHead* window, int num_segments) {
   prefetch_window(window->header, &window->tickets, reinterpret_cast<const SegmentRecord*>(window + 1), num_segments);
+  outlast_collective();
 }
 
 __global__ void __launch_bounds__(kMaxThreads)
     l2pf_prefetch_inline(const __grid_constant__ InlineWindow window, int num_segments) {
   prefetch_window(window.header, nullptr, window.segments, num_segments);
+  outlast_collective();
 }
 
 // Returns the launch's own error: cudaGetLastError would also take away one that someone else has left in the thread.

@@ -28,6 +28,38 @@ __device__ __forceinline__ uint32_t load_line(uint64_t address) {
   return word;
 }
 
+// Waits until the kernels behind programmatic edges into this one have ended and what they wrote can be seen; returns
+// at once where there is no such edge.
+__device__ __forceinline__ void wait_for_predecessors() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// What loads that keep their line carry: L2 evicts lines of other policies first.
+__device__ __forceinline__ uint64_t evict_last_policy() {
+  uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 800
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+
+// `load_line` with a policy of L2.
+__device__ __forceinline__ uint32_t load_line(uint64_t address, uint64_t policy) {
+#if __CUDA_ARCH__ >= 800
+  uint32_t word;
+  asm volatile("ld.global.L2::cache_hint.L2::128B.u32 %0, [%1], %2;"
+               : "=r"(word)
+               : "l"(address), "l"(policy)
+               : "memory");
+  return word;
+#else
+  (void)policy;
+  return load_line(address);
+#endif
+}
+
 // The SM this thread runs on.
 __device__ __forceinline__ int sm_index() {
   int index;

@@ -69,7 +69,31 @@ TEST_F(CudaCaptureTest, CaptureIdsAreZeroInEagerCodeAndDifferOtherwise) {
   EXPECT_EQ(backend().capture_id(one.place()), 0u);
 }
 
-TEST_F(CudaCaptureTest, EachWindowIsOneNodeThatStartsWithItsCollectiveBehindThePreviousOne) {
+TEST_F(CudaCaptureTest, EachWindowIsOneNodeInLineThatStartsWithItsCollective) {
+  const CudaStream stream;
+  const DeviceMemory weights(2 * kMiB);
+  const auto table = table_of({{{weights.address(), kMiB, {}}}, {{weights.address() + kMiB, kMiB, {}}}}, stream);
+  warm_up(stream);
+  if (!has_launch_order()) GTEST_SKIP() << "launch-completion edges exist from sm_90 on";
+  begin(stream);
+  for (int i = 0; i < 2; ++i) window(stream, {table, i, {}, Form::kAuto}, Placement::kInLine);
+  backend().join(stream.place());
+  collective(stream);
+  end(stream);
+
+  const GraphView view(graph);
+  const Nodes prefetches = view.nodes_named("l2pf_prefetch");
+  const Nodes collectives = view.nodes_named("l2pf_emulated_collective");
+  ASSERT_EQ(prefetches.size(), 2u);
+  ASSERT_EQ(collectives.size(), 3u);
+  EXPECT_EQ(view.edges.size(), 4u) << "one chain: no branch, no join";
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(view.sources_of(prefetches[i], true), (Nodes{collectives[i]}));
+    EXPECT_EQ(view.sources_of(collectives[i + 1], false), (Nodes{prefetches[i]}));
+  }
+}
+
+TEST_F(CudaCaptureTest, OnABranchEachNodeIsBehindThePreviousOne) {
   const CudaStream stream;
   const DeviceMemory weights(3 * kMiB);
   const uintptr_t base = weights.address();
@@ -77,7 +101,7 @@ TEST_F(CudaCaptureTest, EachWindowIsOneNodeThatStartsWithItsCollectiveBehindTheP
   warm_up(stream);
   if (!has_launch_order()) GTEST_SKIP() << "launch-completion edges exist from sm_90 on";
   begin(stream);
-  for (int i = 0; i < 3; ++i) window(stream, {table, i, {}, Form::kAuto});
+  for (int i = 0; i < 3; ++i) window(stream, {table, i, {}, Form::kAuto}, Placement::kLaunchOrder);
   backend().join(stream.place());
   collective(stream);
   end(stream);
@@ -176,7 +200,7 @@ TEST_F(CudaCaptureTest, SegmentsByValueTakeChainedNodes) {
   for (uintptr_t i = 0; i < kMaxInlineSegments + 4; ++i) segments.push_back({weights.address() + 4096 * i, 256, {}});
   warm_up(stream);
   begin(stream);
-  window(stream, {nullptr, 0, segments, Form::kAuto});
+  window(stream, {nullptr, 0, segments, Form::kAuto}, Placement::kLaunchOrder);
   end(stream);
   const GraphView view(graph);
   const Nodes nodes = view.nodes_named("l2pf_prefetch_inline");

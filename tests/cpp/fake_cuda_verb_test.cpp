@@ -43,13 +43,35 @@ TEST_F(FakeCudaVerbTest, WindowsBecomeNodesThatStartWithTheirCollectives) {
   const GraphView view(model.graph());
   const Nodes prefetches = view.nodes_named("l2pf_prefetch");
   const Nodes collectives = view.nodes_named("collective");
+  const Nodes gemms = view.nodes_named("gemm");
   ASSERT_EQ(prefetches.size(), 3u);
   ASSERT_EQ(collectives.size(), 3u);
+  ASSERT_EQ(gemms.size(), 3u);
   EXPECT_EQ(view.names.size(), 9u) << "no event, no other node";
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(view.sources_of(prefetches[i], true), (Nodes{collectives[i]}));
-    EXPECT_EQ(view.sources_of(prefetches[i], false), i == 0 ? Nodes{} : Nodes{prefetches[i - 1]});
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(view.sources_of(prefetches[i], true), (Nodes{collectives[i]}));
+  EXPECT_EQ(view.sources_of(gemms[0], false), (Nodes{prefetches[0]})) << "the first is in line";
+  EXPECT_EQ(view.sources_of(gemms[1], false), (Nodes{collectives[1]})) << "few nodes between: the others are not";
+  EXPECT_EQ(view.sources_of(prefetches[1], false), Nodes{});
+  EXPECT_EQ(view.sources_of(prefetches[2], false), (Nodes{prefetches[1]}));
+}
+
+TEST_F(FakeCudaVerbTest, WindowsFarApartAreInLine) {
+  CudaBackend& backend = new_cuda_backend();
+  const auto two = table(backend);
+  L2PF_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < 3; ++i) {
+    L2PF_CUDA_CHECK(fake_cuda::launch_kernel("collective", stream));
+    backend.attach({two, 0, {}, Form::kAuto}, Placement::kAuto, place());
+    for (int j = 0; j < 20; ++j) L2PF_CUDA_CHECK(fake_cuda::launch_kernel("gemm", stream));
   }
+  backend.join(place());
+  cudaGraph_t graph = nullptr;
+  L2PF_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  const GraphView view(graph);
+  EXPECT_EQ(view.names.size(), 66u);
+  EXPECT_EQ(view.edges.size(), 65u) << "one chain";
+  for (const size_t prefetch : view.nodes_named("l2pf_prefetch")) EXPECT_EQ(view.sources_of(prefetch, true).size(), 1u);
+  cudaGraphDestroy(graph);
 }
 
 TEST_F(FakeCudaVerbTest, BeforeSm90NodesStartWhereTheirCollectivesDo) {

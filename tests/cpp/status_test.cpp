@@ -31,7 +31,7 @@ class StatusTest : public ForwardFixture {
 
 TEST_F(StatusTest, IsTheWholeDocumentWithoutASignature) {
   EXPECT_EQ(status_of_none(),
-            R"({"version":"0.1.0","cuda_built":true,"forms":["bulk","lines","load","load_both"],"devices":[],)"
+            R"({"version":"0.1.0","cuda_built":true,"forms":["bulk","lines","load","load_keep","load_both"],"devices":[],)"
             R"("forward":null,"prefetchers":[{"prefetcher":)" +
                 std::to_string(handle) +
                 R"(,"budget_bytes":96,"all_gather":false,"form":"lines","placement":"auto","max_tokens":256,)"

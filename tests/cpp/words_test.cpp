@@ -12,7 +12,7 @@ TEST(Words, EveryCollectiveKindReadsBackFromItsText) {
 }
 
 TEST(Words, EveryFormReadsBackFromItsText) {
-  for (const auto one : {Form::kAuto, Form::kBulk, Form::kLines, Form::kLoad, Form::kLoadBoth})
+  for (const auto one : {Form::kAuto, Form::kBulk, Form::kLines, Form::kLoad, Form::kLoadKeep, Form::kLoadBoth})
     EXPECT_EQ(form(to_string(one)), one);
 }
 
@@ -30,8 +30,8 @@ TEST(Words, UnknownTextIsNothing) {
 
 TEST(Words, ListsNameEveryWord) {
   EXPECT_EQ(collective_kinds(), "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast");
-  EXPECT_EQ(forms(), "auto, bulk, lines, load, load_both");
-  EXPECT_EQ(placements(), "auto, launch_order, side_stream");
+  EXPECT_EQ(forms(), "auto, bulk, lines, load, load_keep, load_both");
+  EXPECT_EQ(placements(), "auto, in_line, launch_order, side_stream");
 }
 
 TEST(Words, DecodeLikeModes) {

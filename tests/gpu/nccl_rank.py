@@ -11,7 +11,7 @@ import torch.distributed as dist
 TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 
-from graph_inspect import PREFETCH, assert_chained_behind, assert_joined, capture, read_graph  # noqa: E402
+from graph_inspect import PREFETCH, assert_behind, assert_joined, capture, read_graph  # noqa: E402
 
 import dsv41_l2pf as l2pf  # noqa: E402
 
@@ -44,7 +44,7 @@ def main() -> None:
     graph, out = capture(forward)
     seen = read_graph(graph)
     nodes, collectives = seen.kernels(PREFETCH), seen.kernels("ncclDevKernel")
-    assert_chained_behind(seen, nodes, collectives)
+    assert_behind(seen, nodes, collectives)
     assert_joined(seen, nodes[-1])
 
     replayed = []

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from chain import DELAY_US, WIDTH, ops, random, weight
-from graph_inspect import EMULATED_COLLECTIVE, PREFETCH, assert_chained_behind, capture, read_graph
+from graph_inspect import EMULATED_COLLECTIVE, PREFETCH, assert_behind, capture, read_graph
 
 import dsv41_l2pf as l2pf
 from dsv41_l2pf.watching import NUM_LEARNING, NUM_TURNS
@@ -89,7 +89,7 @@ def test_attach_learns_then_captures(block):
     seen = read_graph(graph)
     nodes = seen.kernels(PREFETCH)
     assert len(nodes) == num_blocks == signature["num_launched"]
-    assert_chained_behind(seen, nodes, seen.kernels(EMULATED_COLLECTIVE))
+    assert_behind(seen, nodes, seen.kernels(EMULATED_COLLECTIVE))
     assert read_graph(off_graph).kernels(PREFETCH) == []
 
     for i in range(20):

@@ -7,8 +7,10 @@ from graph_inspect import (
     EMULATED_COLLECTIVE,
     INLINE_PREFETCH,
     PREFETCH,
-    assert_chained_behind,
+    assert_behind,
+    assert_in_line,
     assert_joined,
+    assert_on_branches,
     capture,
     read_graph,
     sources,
@@ -31,22 +33,93 @@ def captured(chain: Chain, **kwargs):
 
 
 def assert_all_windows_are_nodes(chain: Chain, seen):
-    """One node a window behind its collective, the chain, and the join."""
+    """One node a window, behind its collective."""
     nodes = seen.kernels(PREFETCH)
     signature = chain.signature()
     assert len(nodes) == len(chain.layers) == signature["num_windows"] == signature["num_launched"]
     assert (signature["state"], signature["reason"]) == ("frozen", "")
-    assert_chained_behind(seen, nodes, seen.kernels(EMULATED_COLLECTIVE))
+    assert_behind(seen, nodes, seen.kernels(EMULATED_COLLECTIVE))
 
 
-@pytest.mark.parametrize("placement", ["auto", "launch_order"])
-def test_one_node_a_window_behind_its_collective(placement):
-    chain = Chain(placement=placement).learn()
+def test_one_node_a_window_in_line_behind_its_collective():
+    chain = Chain(placement="in_line").learn()
     graph, _ = capture(lambda: chain.forward() + 1)
     seen = read_graph(graph)
     assert_all_windows_are_nodes(chain, seen)
+    assert_in_line(seen, seen.kernels(PREFETCH), seen.kernels(EMULATED_COLLECTIVE))
     assert_joined(seen, seen.kernels(PREFETCH)[-1])
     assert {node.kind for node in seen.nodes} <= {"kernel", "memset"}  # no events, no host nodes
+
+
+def test_launch_order_placement_is_a_branch_that_the_end_waits_for():
+    chain = Chain(placement="launch_order").learn()
+    graph, _ = capture(lambda: chain.forward() + 1)
+    seen = read_graph(graph)
+    nodes, collectives = seen.kernels(PREFETCH), seen.kernels(EMULATED_COLLECTIVE)
+    assert len(nodes) == chain.signature()["num_launched"]
+    assert_on_branches(seen, nodes, collectives)
+    assert_joined(seen, nodes[-1])
+
+
+@pytest.mark.parametrize(("num_between", "in_line"), [(2, False), (30, True)])
+def test_the_automatic_placement_is_in_line_where_windows_are_far_apart(num_between, in_line):
+    weights = [random(64, WIDTH, seed=i) for i in range(4)]
+    prefetcher, x = l2pf.Prefetcher(l2pf.Config()), torch.zeros(WIDTH, device="cuda")
+
+    def step():
+        y = x + 1
+        with prefetcher.forward(1):
+            for weight in weights:
+                all_reduce_between(y)
+                ops.record_weight([weight])
+                y = y + weight[0]
+                for _ in range(num_between):
+                    y = y * 1.5
+        return y + 1
+
+    def all_reduce_between(y):
+        ops.collective_begin(y, "all_reduce")
+        ops.emulated_all_reduce(y, 5.0)
+        ops.collective_end(y)
+
+    for _ in range(3):
+        expected = step()
+    graph, out = capture(step)
+    seen = read_graph(graph)
+    nodes, collectives = seen.kernels(PREFETCH), seen.kernels(EMULATED_COLLECTIVE)
+    assert len(nodes) == len(weights)
+    assert_in_line(seen, nodes[:1], collectives[:1])
+    check = assert_in_line if in_line else assert_on_branches
+    check(seen, nodes[1:], collectives[1:])
+    graph.replay()
+    assert torch.equal(out, expected)
+
+
+def test_nothing_runs_before_the_end_of_a_slow_collective():
+    """In line, the consumer waits for the prefetch alone: the kernel has to outlast the collective, empty or not."""
+    x, weights = torch.zeros(1 << 16, device="cuda"), random(1 << 10, WIDTH)
+    prefetcher = l2pf.Prefetcher(l2pf.Config(placement="in_line"))
+
+    def step():
+        with prefetcher.forward(1):
+            ops.collective_begin(x, "all_reduce")
+            ops.emulated_all_reduce(x, 300.0)
+            ops.collective_end(x)
+            ops.record_weight([weights])
+            return x + weights[0, 0]
+
+    for _ in range(3):
+        step()
+    graph, _ = capture(step)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for budget_bytes in (0, 1 << 20):
+        prefetcher.set_window(0, num_tokens=1, budget_bytes=budget_bytes)
+        for _ in range(3):
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            assert 1e3 * begin.elapsed_time(end) > 300, budget_bytes
 
 
 def test_side_stream_placement_forks_before_the_collective():
@@ -76,7 +149,7 @@ def test_replay_equals_eager_bit_for_bit():
         assert torch.equal(out, expected), i
 
 
-@pytest.mark.parametrize("form", ["bulk", "lines", "load"])
+@pytest.mark.parametrize("form", ["bulk", "lines", "load", "load_keep"])
 def test_every_form_replays_to_the_same_output(form):
     chain = Chain(form=form).learn()
     expected = chain.run()
@@ -230,7 +303,7 @@ def test_two_captures_in_one_forward_each_keep_their_own_nodes():
     for graph, num_windows in ((first, middle), (second, len(chain.layers) - middle)):
         graph.instantiate()
         seen = read_graph(graph)
-        assert_chained_behind(seen, seen.kernels(PREFETCH), seen.kernels(EMULATED_COLLECTIVE))
+        assert_behind(seen, seen.kernels(PREFETCH), seen.kernels(EMULATED_COLLECTIVE))
         assert len(seen.kernels(PREFETCH)) == num_windows
         graph.replay()
     assert torch.equal(x, chain.run(head=False))

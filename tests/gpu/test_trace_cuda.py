@@ -3,7 +3,7 @@
 import pytest
 import torch
 from chain import DELAY_US, WIDTH, random
-from graph_inspect import EMULATED_COLLECTIVE, PREFETCH, assert_chained_behind, capture, read_graph
+from graph_inspect import EMULATED_COLLECTIVE, PREFETCH, assert_behind, capture, read_graph
 
 import dsv41_l2pf as l2pf
 from dsv41_l2pf.demo.small_model import SmallModel
@@ -50,7 +50,7 @@ def test_the_events_do_not_come_between_a_collective_and_its_prefetch_node(learn
     graph, _ = capture(step)
     prefetcher.windows.observer = None
     seen = read_graph(graph)
-    assert_chained_behind(seen, seen.kernels(PREFETCH), seen.kernels(EMULATED_COLLECTIVE))
+    assert_behind(seen, seen.kernels(PREFETCH), seen.kernels(EMULATED_COLLECTIVE))
     assert sum(node.kind == "event_record" for node in seen.nodes) == 2 + 2 * NUM_COLLECTIVES
     graph.replay()
     torch.cuda.synchronize()
@@ -71,6 +71,6 @@ def test_nvtx_names_change_no_result_and_no_node():
         torch.cuda.synchronize()
         assert torch.equal(out, expected)
         seen = read_graph(graph)
-        assert_chained_behind(seen, seen.kernels(PREFETCH), seen.kernels(EMULATED_COLLECTIVE))
+        assert_behind(seen, seen.kernels(PREFETCH), seen.kernels(EMULATED_COLLECTIVE))
         assert prefetcher.windows.observer is not None, "a range raised"
         prefetcher.detach()

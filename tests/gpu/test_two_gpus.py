@@ -6,7 +6,7 @@ import decode_checks as checks
 import pytest
 import torch
 from chain import NUM_TOKENS, Chain, ops
-from graph_inspect import EMULATED_COLLECTIVE, PREFETCH, assert_chained_behind, assert_joined, capture, read_graph
+from graph_inspect import EMULATED_COLLECTIVE, PREFETCH, assert_behind, assert_joined, capture, read_graph
 from launch import DECODE_RANK, run_ranks
 
 import dsv41_l2pf as l2pf
@@ -48,7 +48,7 @@ def assert_nodes(graph: torch.cuda.CUDAGraph) -> None:
     seen = read_graph(graph)
     nodes = seen.kernels(PREFETCH)
     assert len(nodes) == NUM_LAYERS
-    assert_chained_behind(seen, nodes, seen.kernels(EMULATED_COLLECTIVE))
+    assert_behind(seen, nodes, seen.kernels(EMULATED_COLLECTIVE))
     assert_joined(seen, nodes[-1])
 
 
