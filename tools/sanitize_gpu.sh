@@ -33,8 +33,11 @@ check() {
 }
 
 for tool in "$@"; do
-  # Calibration times kernels: it has nothing to say at this speed.
-  check "$tool" tests "$tests" --gtest_filter='-*Calibration*'
+  # Calibration times kernels: it has nothing to say at this speed. Under initcheck a launch waits for the one before,
+  # and so does what a test holds back.
+  left_out='*Calibration*'
+  [ "$tool" != initcheck ] || left_out="$left_out:*AForkWaitsForWhatItsStreamHasEnqueued"
+  check "$tool" tests "$tests" --gtest_filter="-$left_out"
   found="$said"
   if [ "$tool" = memcheck ]; then
     check memcheck operators python3 -m pytest -q -p no:cacheprovider tests/gpu/test_ops_cuda.py -k "not opcheck"
