@@ -33,8 +33,8 @@ Rules that hold for every number here:
   median, a range is its quartiles. Numbers of different runs are not compared.
 - `null` is `off` captured and timed a second time. The null spread is how far its quartiles are from 1: what chance
   does.
-- Steps are CUDA graphs. A collective is a kernel that waits for a host thread to answer, late by the time given; those
-  of `multi_gpu` are real.
+- Steps are CUDA graphs. A collective is a kernel that waits for the time given, by the GPU's clock; those of `multi_gpu`
+  are real.
 """
 
 _ARMS = """\

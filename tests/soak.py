@@ -195,7 +195,7 @@ class Soak:
                 collective()
             collective = graph.replay
         time_us = stopwatch()
-        # The thread that plays the peer answers late at times, never early.
+        # What disturbs it makes it longer, never shorter.
         self.found.collective_us.append(min(time_us(collective, 50) for _ in range(11)))
 
     def soak(self, seconds: float) -> Found:

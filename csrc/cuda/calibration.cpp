@@ -213,7 +213,7 @@ class Probes {
       alone_us.push_back(collective_us(0));
       beside_us.push_back(collective_us(result_.window_bytes));
     }
-    // The host thread that plays the peer answers late at times, never early.
+    // What disturbs it makes it longer, never shorter.
     return {quantile(std::move(alone_us), 0.25), quantile(std::move(beside_us), 0.25)};
   }
   void* data_of_collective() { return buffer_->data() + buffer_->num_bytes() - (64 << 10); }

@@ -4,9 +4,8 @@
 
 namespace l2pf {
 
-// Until calibration has measured it. On one H200 a prefetch of 66 CTAs by loads made an emulated collective of 20 us
-// 0.76 us longer when they started together; 0.8 us later most of that was gone. In other sessions it was not there.
-inline constexpr int kDefaultStartDelayNs = 800;
+// Until calibration has measured it: a prefetch starts with its collective.
+inline constexpr int kDefaultStartDelayNs = 0;
 
 // How a kernel reads a window. Plain bytes, the same on host and device.
 struct alignas(16) WindowHeader {

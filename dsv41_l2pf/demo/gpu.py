@@ -36,7 +36,7 @@ OFF, NULL, EMPTY, ON = "off", "off, again", "windows off", "on"
 MODE, NUM_TOKENS = "decode", NUM_SEQUENCES
 
 _EXPLANATION = (
-    f"The peers are emulated: every collective is a kernel that waits for a host thread to answer after {DELAY_US:.0f} us. "
+    f"The peers are emulated: every collective is a kernel that waits {DELAY_US:.0f} us for an answer. "
     "`windows off` is the same graph as `on` with every budget set to 0: what an empty node costs. `off, again` is the "
     "graph of `off`, measured a second time: what chance alone does."
 )
