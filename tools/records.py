@@ -46,8 +46,10 @@ _INTRODUCTION = """\
 # What was run to break it
 
 Each line is what a run said of itself: `tools/records.py add` keeps it, called by the run, and `tools/records.py page`
-made this page. The lines of commits 501cb11 and 1a88ce5 are older than that tool and were copied from the runs' logs;
-the sources in csrc/cuda were last edited in 501cb11, so the sanitizers saw all but its calibration. The 36 public bug reports, one test each, are in [scenarios.md](scenarios.md).
+made this page. The sanitizers leave
+calibration out, and what was edited in csrc/cuda after a line's commit was not in it. Where a line
+names a failed test, its cause was added by hand. The 36 public bug reports, one test each, are in
+[scenarios.md](scenarios.md).
 """
 
 

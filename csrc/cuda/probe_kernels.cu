@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kReadThreads) full_read(const uint4* data, int
   if (folded == kUnlikelyValue) unlikely_sink = folded;
 }
 
-__global__ void spin(int64_t duration_ns) {
+__global__ void l2pf_spin(int64_t duration_ns) {
   const uint64_t begin = ptx::global_time_ns();
   while (ptx::global_time_ns() - begin < static_cast<uint64_t>(duration_ns)) {
   }
@@ -54,9 +54,10 @@ cudaError_t launch_full_read(const void* data, int64_t num_bytes, int num_ctas, 
   return cudaGetLastError();
 }
 
+// Returns the launch's own error, see launch_prefetch: a window is timed in somebody else's forward.
 cudaError_t launch_spin(int64_t duration_ns, cudaStream_t stream) {
-  spin<<<1, 1, 0, stream>>>(duration_ns);
-  return cudaGetLastError();
+  void* arguments[] = {&duration_ns};
+  return cudaLaunchKernel(&l2pf_spin, dim3(1), dim3(1), arguments, 0, stream);
 }
 
 cudaError_t launch_latencies(const void* lines, int num_lines, int64_t stride, int sm, int num_sms, uint32_t* cycles,

@@ -117,7 +117,7 @@ class FakeCudaFaultTest : public FakeCudaFixture, public ::testing::WithParamInt
     EXPECT_EQ(lines.size() + (state.latched_off() ? 1 : 0), 1u) << "reported once";
     const std::string& report = state.latched_off() ? state.reason() : lines.empty() ? "" : lines[0];
     EXPECT_NE(report.find("cudaErrorIllegalAddress"), std::string::npos) << report;
-    const std::string name = fake_cuda::failed_call() == "cudaLaunchKernel"   ? "launch_prefetch"
+    const std::string name = fake_cuda::failed_call() == "cudaLaunchKernel"   ? "launch_"
                              : fake_cuda::failed_call() == "cudaGraphAddNode" ? "add_prefetch_node"
                                                                               : fake_cuda::failed_call();
     EXPECT_NE(report.find(name), std::string::npos) << report;

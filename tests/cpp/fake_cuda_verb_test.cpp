@@ -99,6 +99,19 @@ TEST_F(FakeCudaVerbTest, ATimerThatIsNotDoneTellsNothingAndLeavesNoError) {
   EXPECT_GT(timer->elapsed_us().value_or(0), 0);
 }
 
+TEST_F(FakeCudaVerbTest, ATimerHoldsItsStreamBeforeItStarts) {
+  CudaBackend& backend = new_cuda_backend();
+  L2PF_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  const auto timer = backend.start_timer(place());
+  L2PF_CUDA_CHECK(fake_cuda::launch_kernel("collective", stream));
+  cudaGraph_t graph = nullptr;
+  L2PF_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  const GraphView view(graph);
+  ASSERT_EQ(view.nodes_named("spin").size(), 1u);
+  EXPECT_LT(view.nodes_named("spin")[0], view.nodes_named("collective")[0]);
+  cudaGraphDestroy(graph);
+}
+
 TEST_F(FakeCudaVerbTest, AnErrorThatSomeoneElseLeftStaysTheirs) {
   CudaBackend& backend = new_cuda_backend();
   EXPECT_EQ(cudaSetDevice(99), cudaErrorInvalidDevice);

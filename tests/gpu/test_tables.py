@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from chain import NUM_TOKENS, Chain, bare_windows, free_everything, random, weight
+from chain import NUM_TOKENS, WIDTH, Chain, bare_windows, free_everything, ops, random, weight
 from graph_inspect import PREFETCH, capture, read_graph
 
 import dsv41_l2pf as l2pf
@@ -156,3 +156,20 @@ def test_learning_again_keeps_memory_flat():
     assert prefetcher.status()["signatures"][0]["num_eager"] == 210
     assert allocated_after == allocated_bytes
     assert free_bytes - free_after < 2 * MIB
+
+
+@pytest.mark.parametrize("delay_us", [5.0, 40.0])
+def test_a_window_is_as_long_as_its_collective_not_as_the_host_that_launches_it(delay_us):
+    x, weights = torch.zeros(1 << 14, device="cuda"), random(256, WIDTH)
+    prefetcher = l2pf.Prefetcher(l2pf.Config())
+    for _ in range(3):
+        with prefetcher.forward(1):
+            ops.collective_begin(x, "all_reduce")
+            time.sleep(20e-6)  # a slow host
+            ops.emulated_all_reduce(x, delay_us)
+            ops.collective_end(x)
+            ops.record_weight([weights])
+        torch.cuda.synchronize()
+    (signature,) = prefetcher.status()["signatures"]
+    (window,) = signature["windows"]
+    assert delay_us < window["window_us"] < delay_us + 6
