@@ -46,9 +46,8 @@ _INTRODUCTION = """\
 # What was run to break it
 
 Each line is what a run said of itself: `tools/records.py add` keeps it, called by the run, and `tools/records.py page`
-made this page. The sanitizers leave
-calibration out, and what was edited in csrc/cuda after a line's commit was not in it. Where a line
-names a failed test, its cause was added by hand. The 36 public bug reports, one test each, are in
+made this page. The sanitizers leave calibration out, and have not seen what was edited in csrc/cuda after their commit.
+Where a line names a failed test, its cause was added by hand. The 36 public bug reports, one test each, are in
 [scenarios.md](scenarios.md).
 """
 
