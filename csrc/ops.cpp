@@ -17,6 +17,7 @@ STABLE_TORCH_LIBRARY(dsv41, m) {
   m.def("end_forward() -> ()");
   m.def("abort_forward() -> ()");
   m.def("status() -> str");
+  m.def("status_words() -> int[]");
 
   // Management; never traced.
   m.def(
@@ -56,6 +57,7 @@ STABLE_TORCH_LIBRARY_IMPL(dsv41, CompositeExplicitAutograd, m) {
   m.impl("end_forward", TORCH_BOX(&end_forward));
   m.impl("abort_forward", TORCH_BOX(&abort_forward));
   m.impl("status", TORCH_BOX(&status));
+  m.impl("status_words", TORCH_BOX(&status_words));
   m.impl("create_prefetcher", TORCH_BOX(&create_prefetcher));
   m.impl("destroy_prefetcher", TORCH_BOX(&destroy_prefetcher));
   m.impl("invalidate", TORCH_BOX(&invalidate));

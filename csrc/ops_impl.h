@@ -27,6 +27,8 @@ bool begin_forward(int64_t prefetcher, int64_t model, int64_t num_tokens, Text m
 void end_forward();
 void abort_forward();
 std::string status();
+// The bytes of `status`, eight a number, behind their count: torch 2.10 and 2.11 never free a text that they are given.
+std::vector<int64_t> status_words();
 
 int64_t create_prefetcher(int64_t budget_bytes, bool all_gather, Text form, Text placement, int64_t max_tokens,
                           bool back_to_back, bool strict);

@@ -1,9 +1,5 @@
 """Hides weight loading behind collectives in tensor-parallel decode. Importing it initialises no CUDA."""
 
-import json
-
-import torch
-
 from . import ops
 
 __version__ = ops.load()
@@ -13,6 +9,7 @@ from .compile import compile_backend  # noqa: E402
 from .compile.registration import register as _register_backend  # noqa: E402
 from .config import Config  # noqa: E402
 from .prefetcher import Prefetcher, attach  # noqa: E402
+from .state import read_state  # noqa: E402
 
 __all__ = ["Config", "Prefetcher", "__version__", "attach", "calibrate", "compile_backend", "status"]
 
@@ -21,4 +18,4 @@ _register_backend()
 
 def status() -> dict:
     """Everything the library knows: version, forms, devices used so far, every prefetcher, signature and window."""
-    return json.loads(torch.ops.dsv41.status())
+    return read_state()

@@ -15,6 +15,7 @@ import torch
 from .checks import is_number, is_whole, require
 from .config import FORMS, cache_dir
 from .files import read_json, write_json
+from .state import read_state
 
 logger = logging.getLogger("dsv41_l2pf")
 
@@ -122,7 +123,7 @@ def current_gpu_reason() -> str | None:
     None while its stream is being captured: ask again then.
     """
     # Asking anything else would initialise CUDA in a process that does not use it.
-    if not torch.cuda.is_initialized() or not json.loads(torch.ops.dsv41.status())["cuda_built"]:
+    if not torch.cuda.is_initialized() or not read_state()["cuda_built"]:
         return ""
     return None if torch.cuda.is_current_stream_capturing() else ensure_calibrated(torch.cuda.current_device())
 

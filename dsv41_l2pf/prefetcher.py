@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from .collectives import KINDS
 from .config import FORMS, Config
 from .nvtx import NvtxRanges, has_nvtx
 from .report import Report
+from .state import read_state
 from .tune import DEFAULT_ROUNDS, tune
 from .tuning import Tuning, load, save
 from .tunings import Tunings
@@ -218,7 +218,7 @@ class Prefetcher:
         return self._is_tuning or self.windows.observer is not None
 
     def _read_is_paused(self) -> bool:
-        entries = json.loads(torch.ops.dsv41.status())["prefetchers"]
+        entries = read_state()["prefetchers"]
         return any(entry["paused"] for entry in entries if entry["prefetcher"] == self.handle)
 
     def set_window(
@@ -289,7 +289,7 @@ class Prefetcher:
 
     def save_tunings(self, path: str | os.PathLike) -> None:
         """Writes what `tune` decided to a JSON file, so that a later start need not tune. Raises OSError."""
-        save(path, self.tunings.all(), json.loads(torch.ops.dsv41.status())["version"])
+        save(path, self.tunings.all(), read_state()["version"])
 
     def load_tunings(self, path: str | os.PathLike) -> None:
         """Takes what `save_tunings` wrote: applied to each signature once it is learned, when the plan is the same.
@@ -327,7 +327,7 @@ class Prefetcher:
         who reads it; bytes by name); unwatched: eager forwards that are watched no more, because that did not pay:
         their number of tokens, and the time they took watched, as a multiple of the time unwatched.
         """
-        everything = json.loads(torch.ops.dsv41.status())
+        everything = read_state()
         attachment = self._attachment
         mine = [entry for entry in everything["prefetchers"] if entry["prefetcher"] == self.handle]
         found = mine[0] if mine else {"prefetcher": self.handle, "paused": False, "signatures": []}

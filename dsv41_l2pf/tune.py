@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from contextlib import nullcontext
@@ -12,6 +11,7 @@ import torch
 
 from .checks import is_whole
 from .ranks import Ranks
+from .state import read_state
 from .stopwatch import Step, stopwatch
 from .tune_search import Candidate, Outcome, Search, Settings
 from .tuning import Tuning, WindowSetting
@@ -70,7 +70,7 @@ class Tuner:
 
     def _common_forms(self) -> list[str]:
         """The forms that every rank with windows has."""
-        devices = json.loads(torch.ops.dsv41.status())["devices"]
+        devices = read_state()["devices"]
         wanted = "cuda" if torch.cuda.is_initialized() else "cpu"
         mine = {form for device in devices if device["device"].startswith(wanted) for form in device["forms"]}
         by_rank = self._ranks.all_of(mine if self._signature["windows"] else None)

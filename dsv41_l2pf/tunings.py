@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING
 
 import torch
 
+from .state import read_state
 from .tuning import Tuning
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Tunings:
 
     def apply(self, prefetcher: Prefetcher) -> None:
         """Sets the windows of every learned signature that is waited for. A plan of another shape is left as it is."""
-        everything = json.loads(torch.ops.dsv41.status())["prefetchers"]
+        everything = read_state()["prefetchers"]
         for entry in everything:
             if entry["prefetcher"] != prefetcher.handle:
                 continue

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# fuzz.sh [SECONDS]: builds the fuzzers with clang++ and runs each for SECONDS (600), from its corpus in fuzz/corpus.
+# fuzz.sh [SECONDS]: builds the fuzzers with clang++ and runs them side by side for SECONDS (600), each from its corpus
+# in fuzz/corpus. Exit status 1: one found something.
 # What they find beyond it stays in build-fuzz. Environment: CXX (clang++), CMAKE_ARGS (more words for cmake).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,12 +14,26 @@ cmake -S . -B build-fuzz -DCMAKE_CXX_COMPILER="${CXX:-clang++}" -DCMAKE_BUILD_TY
   -DL2PF_TORCH=OFF -DL2PF_BUILD_TESTS=OFF -DL2PF_BUILD_FUZZERS=ON -DL2PF_SANITIZE=address,undefined,fuzzer-no-link \
   ${CMAKE_ARGS:-}
 cmake --build build-fuzz --parallel "$(nproc)"
-for name in plan table_image; do
-  echo "==> fuzzing $name for $seconds s"
+names=(plan table_image)
+pids=()
+echo "==> fuzzing ${names[*]} for $seconds s"
+for name in "${names[@]}"; do
   found="build-fuzz/found/$name"
   mkdir -p "$found"
   "build-fuzz/fuzz/${name}_fuzz" -max_total_time="$seconds" -timeout=10 -print_final_stats=1 -verbosity=0 \
-    -artifact_prefix="build-fuzz/$name-" "$found" "fuzz/corpus/$name" 2>&1 | tee "build-fuzz/$name.log"
-  units="$(sed -n 's/^stat::number_of_executed_units: *//p' "build-fuzz/$name.log")"
-  tools/records.py add "fuzz_$name" "make fuzz FUZZ_SECONDS=$seconds" "$units executions in $seconds s, no crash"
+    -artifact_prefix="build-fuzz/$name-" "$found" "fuzz/corpus/$name" >"build-fuzz/$name.log" 2>&1 &
+  pids+=("$!")
 done
+status=0
+for i in "${!names[@]}"; do
+  name="${names[$i]}"
+  if wait "${pids[$i]}"; then
+    units="$(sed -n 's/^stat::number_of_executed_units: *//p' "build-fuzz/$name.log")"
+    echo "$name: $units executions in $seconds s, no crash"
+    tools/records.py add "fuzz_$name" "make fuzz FUZZ_SECONDS=$seconds" "$units executions in $seconds s, no crash"
+  else
+    status=1
+    tail -n 60 "build-fuzz/$name.log"
+  fi
+done
+exit "$status"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from ..state import read_state
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -46,7 +47,7 @@ def _look_at(index: int) -> GpuFacts:
         torch.ops.dsv41.l2_prefetch(tiny, [tiny])
         torch.ops.dsv41.l2_join(tiny)
         torch.cuda.synchronize(index)
-        used = {entry["device"]: entry for entry in json.loads(torch.ops.dsv41.status())["devices"]}
+        used = {entry["device"]: entry for entry in read_state()["devices"]}
         entry = used[f"cuda:{index}"]
         forms, error = tuple(entry["forms"]), entry["error"]
     except (RuntimeError, KeyError) as failure:
