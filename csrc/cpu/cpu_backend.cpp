@@ -80,12 +80,12 @@ void CpuBackend::fork(const Prefetch& prefetch, const Place&) {
   if (prefetch.table) {
     auto& table = static_cast<CpuTable&>(*prefetch.table);
     if (const auto plan = table.plan())
-      segments = cut_to_budget(plan->windows[prefetch.window_index].segments,
-                               table.setting(prefetch.window_index).byte_limit);
+      segments =
+          cut_to_budget(plan->windows[prefetch.window_index].segments, table.setting(prefetch.window_index).byte_limit);
   }
-  auto& own = worker();
+  const int64_t ticket = worker().post(std::move(segments));
   const std::lock_guard lock(mutex_);
-  outstanding_ticket_ = own.post(std::move(segments));
+  outstanding_ticket_ = std::max(outstanding_ticket_, ticket);
 }
 
 void CpuBackend::mark(const Place&) { throw BackendError("the CPU has no graph capture"); }

@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <iterator>
 #include <thread>
 
 namespace l2pf {
@@ -31,15 +33,19 @@ PrefetchWorker::PrefetchWorker() {
 }
 
 int64_t PrefetchWorker::post(std::vector<Segment> segments) {
+  std::vector<Segment> finished;  // destroyed after the lock is given back
   const std::lock_guard lock(mutex_);
+  finished.swap(finished_);
   jobs_.push_back({++last_ticket_, std::move(segments)});
   wake_.notify_one();
   return last_ticket_;
 }
 
 void PrefetchWorker::wait(int64_t ticket) {
+  std::vector<Segment> finished;
   std::unique_lock lock(mutex_);
   wait_until(done_, lock, [&] { return last_done_ >= ticket; });
+  finished.swap(finished_);
 }
 
 int64_t PrefetchWorker::num_lines() {
@@ -56,11 +62,10 @@ void PrefetchWorker::run() {
     lock.unlock();
     int64_t num_lines = 0;
     for (const Segment& segment : job.segments) num_lines += prefetch_lines(segment);
-    const int64_t ticket = job.ticket;
-    job.segments.clear();  // the hold on the weights goes before the ticket is called done
     lock.lock();
+    std::move(job.segments.begin(), job.segments.end(), std::back_inserter(finished_));
     num_lines_ += num_lines;
-    last_done_ = ticket;
+    last_done_ = job.ticket;
     done_.notify_all();
   }
 }

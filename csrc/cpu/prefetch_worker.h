@@ -15,7 +15,8 @@ class PrefetchWorker {
  public:
   PrefetchWorker();
 
-  // Returns a ticket; the segments' owners are held until the worker is done with them.
+  // Returns a ticket; the segments' owners are held until the worker is done with them, and are let go by the next
+  // thread that posts or waits: the last hold on a tensor may end in Python, where this thread has no business.
   int64_t post(std::vector<Segment> segments);
   void wait(int64_t ticket);
   // Cache lines prefetched so far.
@@ -33,6 +34,7 @@ class PrefetchWorker {
   std::condition_variable wake_;
   std::condition_variable done_;
   std::deque<Job> jobs_;
+  std::vector<Segment> finished_;
   int64_t last_ticket_ = 0;
   int64_t last_done_ = 0;
   int64_t num_lines_ = 0;

@@ -62,6 +62,22 @@ TEST_F(CpuBackendTest, ASegmentThatStraddlesLinesBringsBothEnds) {
   EXPECT_EQ(lines_of({segment(16, 48)}), 1);
 }
 
+// The last hold on a tensor may end in Python; the worker, which Python does not know, must never be where that
+// happens.
+TEST_F(CpuBackendTest, AnOwnerIsLetGoByAThreadThatPostsOrWaits) {
+  std::mutex mutex;
+  std::vector<std::thread::id> threads;
+  const auto owner = [&] {
+    return std::shared_ptr<const void>(memory.data(), [&](const void*) {
+      const std::lock_guard lock(mutex);
+      threads.push_back(std::this_thread::get_id());
+    });
+  };
+  for (int i = 0; i < 100; ++i) backend.fork({nullptr, 0, {segment(0, 1024, owner())}, Form::kAuto}, place);
+  backend.join(place);
+  EXPECT_EQ(threads, std::vector<std::thread::id>(100, std::this_thread::get_id()));
+}
+
 TEST_F(CpuBackendTest, NothingToPrefetchIsNothing) { EXPECT_EQ(lines_of(std::vector<Segment>{}), 0); }
 
 TEST_F(CpuBackendTest, AWindowIsCutToItsLimitInReadingOrder) {
