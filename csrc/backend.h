@@ -76,6 +76,9 @@ struct Prefetch {
   int window_index = 0;
   std::vector<Segment> segments;  // used when `table` is null; already cut to the budget
   Form form = Form::kAuto;
+  // Capturing: the collective's own input and output, read last so that the weights do not push them out of L2. Nobody
+  // holds them: the prefetch reads them while the collective beside it does.
+  std::vector<Segment> carried = {};
 };
 
 struct DeviceInfo {

@@ -20,8 +20,12 @@ class Forward {
  public:
   Forward(int64_t handle, std::shared_ptr<Prefetcher> prefetcher, Signature signature, bool capturing);
 
-  void collective_begin(CollectiveKind kind, Backend& backend, const Place& place);
-  void collective_end(Backend& backend, const Place& place);
+  // `input` and `output`: what the collective carries, where `captured`; nothing where its view is not dense.
+  void collective_begin(CollectiveKind kind, Backend& backend, const Place& place,
+                        const std::optional<Segment>& input = {});
+  void collective_end(Backend& backend, const Place& place, const std::optional<Segment>& output = {});
+  // Whether a collective of it was captured, or its begin was.
+  bool captured() const { return captured_; }
   bool records() const { return !captured_ && snapshot_.state != State::kFrozen; }
   void record_weight(const RecordedWeight& weight, DeviceIndex device);
   void record_unplanned(int64_t num_bytes) {
@@ -46,6 +50,7 @@ class Forward {
   // The plan's window for the collective just numbered, or -1: no plan, past the plan, or not what was learned.
   int window_for(CollectiveKind kind, DeviceIndex device);
   Prefetch prefetch(int window_index) const;
+  void carry(const std::optional<Segment>& segment);
   // Asks which capture the stream is in now. A prefetch left in one that has ended belongs to its graph.
   void follow_capture();
   template <typename Call>
@@ -64,7 +69,8 @@ class Forward {
   int64_t num_off_ = 0;
   int64_t num_unbacked_ = 0;
   bool sequence_differs_ = false;
-  int open_window_index_ = -1;  // capturing: the window that collective_end attaches
+  int open_window_index_ = -1;    // capturing: the window that collective_end attaches
+  std::vector<Segment> carried_;  // by the collective of that window
   Recording recording_;
   std::vector<std::shared_ptr<Timer>> timers_;  // of the collectives, while their lengths are asked for
   bool timer_runs_ = false;

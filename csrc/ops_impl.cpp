@@ -37,6 +37,15 @@ Prefetch bare_prefetch(const char* op, const Anchor& at, const std::vector<Tenso
   return {nullptr, 0, cut_to_budget(segments, budget), Form::kAuto};
 }
 
+// What a captured collective carries in `tensor`; nothing where its view is not dense.
+std::optional<Segment> carried_in(const Tensor& tensor, const char* op) {
+  return segment_of(tensor, op, /*keep_alive=*/false).segment;
+}
+
+std::optional<Segment> carried_in(const Forward& forward, const Tensor& tensor, const char* op) {
+  return forward.captured() ? carried_in(tensor, op) : std::nullopt;
+}
+
 // Runs `body` unless the device is latched off; a device error latches it off and is not raised: the caller may stand
 // right before a collective.
 template <typename Body>
@@ -87,6 +96,7 @@ void window_begin(Tensor input, std::vector<Tensor> weights, int64_t budget_byte
         } else {
           at.backend->mark(at.place);
           open_window = {prefetch, capture_id};
+          if (auto carried = carried_in(input, "window_begin")) open_window->prefetch.carried.push_back(*carried);
         }
       },
       !prefetch.segments.empty());
@@ -94,12 +104,13 @@ void window_begin(Tensor input, std::vector<Tensor> weights, int64_t budget_byte
 
 void window_end(Tensor output) {
   const Anchor at = anchor_of(output, "window_end", "output");
-  const auto window = std::exchange(open_window, std::nullopt);
+  auto window = std::exchange(open_window, std::nullopt);
   guarded(
       at,
       [&] {
         // A capture that ended in between has no graph to add to any more.
         if (at.backend->capture_id(at.place) != window->capture_id) return;
+        if (auto carried = carried_in(output, "window_end")) window->prefetch.carried.push_back(*carried);
         Outstanding::of(*at.backend).attach(window->prefetch, Placement::kAuto, at.place, window->capture_id);
       },
       window.has_value());
@@ -122,14 +133,14 @@ void collective_begin(Tensor input, Text kind) {
   Forward* forward = current_forward();
   if (!forward) return;
   const Anchor at = anchor_of(input, "collective_begin", "input");
-  forward->collective_begin(known, *at.backend, at.place);
+  forward->collective_begin(known, *at.backend, at.place, carried_in(*forward, input, "collective_begin"));
 }
 
 void collective_end(Tensor output) {
   Forward* forward = current_forward();
   if (!forward) return;
   const Anchor at = anchor_of(output, "collective_end", "output");
-  forward->collective_end(*at.backend, at.place);
+  forward->collective_end(*at.backend, at.place, carried_in(*forward, output, "collective_end"));
 }
 
 void record_weight(std::vector<Tensor> weights) {

@@ -15,6 +15,10 @@ constexpr double kUnknownWindowUs = 25;
 // Longer than a host takes from one event over a collective to the next event. Without it the GPU waits for the host
 // in between: a collective of 6 us was timed with 17 to 22 us.
 constexpr int64_t kHeldNs = 100'000;
+// A kernel as long as a short collective. What the events show of it beyond that is theirs and the launch's: 4 us on an
+// H200.
+constexpr int64_t kReferenceNs = 5'000;
+constexpr double kShortestUs = 0.1;  // 0 would say that the collective was not timed
 
 cudaStream_t stream_of(const Place& place) { return static_cast<cudaStream_t>(place.stream); }
 
@@ -24,11 +28,14 @@ int attribute(cudaDeviceAttr name, DeviceIndex device) {
   return value;
 }
 
-// Two events with timing; made in eager code only. It holds the stream first, so that all it times is enqueued by then.
+// Events with timing; made in eager code only. It holds the stream first, so that all it times is enqueued by then, and
+// times a kernel of known length too.
 class EventTimer final : public Timer {
  public:
   explicit EventTimer(cudaStream_t stream) {
     L2PF_CUDA_CHECK(launch_spin(kHeldNs, stream));
+    L2PF_CUDA_CHECK(cudaEventRecord(reference_, stream));
+    L2PF_CUDA_CHECK(launch_spin(kReferenceNs, stream));
     L2PF_CUDA_CHECK(cudaEventRecord(begin_, stream));
   }
   void stop(const Place& place) override {
@@ -45,11 +52,15 @@ class EventTimer final : public Timer {
     }
     cuda_check(error, "cudaEventQuery");
     float elapsed_ms = 0;
+    float reference_ms = 0;
     L2PF_CUDA_CHECK(cudaEventElapsedTime(&elapsed_ms, begin_, end_));
-    return elapsed_ms * 1e3;
+    L2PF_CUDA_CHECK(cudaEventElapsedTime(&reference_ms, reference_, begin_));
+    const double overhead_us = std::max(0.0, reference_ms * 1e3 - kReferenceNs / 1e3);
+    return std::max(kShortestUs, elapsed_ms * 1e3 - overhead_us);
   }
 
  private:
+  Event reference_{cudaEventDefault};
   Event begin_{cudaEventDefault};
   Event end_{cudaEventDefault};
   bool stopped_ = false;
@@ -188,14 +199,15 @@ void CudaBackend::attach(const Prefetch& prefetch, Placement placement, const Pl
   const DeviceScope scope(place.device);
   if (!own.has_launch_order) placement = Placement::kSideStream;
   auto& captures = Captures::instance();
+  const CarriedRecords carried = carried_records(prefetch.carried);
   if (prefetch.table) {
     auto& table = static_cast<CudaTable&>(*prefetch.table);
     captures.attach(stream_of(place), placement,
                     [&](cudaGraph_t graph, const auto& nodes, const auto& edges) {
                       cudaGraphNode_t node{};
-                      L2PF_CUDA_CHECK(add_prefetch_node(&node, graph, nodes.data(), edges.data(), nodes.size(),
-                                                        table.window(prefetch.window_index),
-                                                        table.num_segments(prefetch.window_index), table.shape()));
+                      L2PF_CUDA_CHECK(add_prefetch_node(
+                          &node, graph, nodes.data(), edges.data(), nodes.size(), table.window(prefetch.window_index),
+                          table.num_segments(prefetch.window_index), table.shape(), carried));
                       return node;
                     },
                     {prefetch.table});
@@ -209,7 +221,7 @@ void CudaBackend::attach(const Prefetch& prefetch, Placement placement, const Pl
         [&](cudaGraph_t graph, const auto& nodes, const auto& edges) {
           cudaGraphNode_t node{};
           L2PF_CUDA_CHECK(add_prefetch_node(&node, graph, nodes.data(), edges.data(), nodes.size(), window,
-                                            num_segments, own.choice.shape()));
+                                            num_segments, own.choice.shape(), carried));
           return node;
         },
         std::move(held));

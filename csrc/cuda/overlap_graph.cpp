@@ -8,7 +8,7 @@ OverlapGraph::OverlapGraph(const std::function<void()>& collective, WindowHead* 
                            Placement placement, cudaStream_t stream) {
   const auto add_node = [&](cudaGraph_t graph, const auto& nodes, const auto& edges) {
     cudaGraphNode_t node{};
-    L2PF_CUDA_CHECK(add_prefetch_node(&node, graph, nodes.data(), edges.data(), nodes.size(), head, 1, shape));
+    L2PF_CUDA_CHECK(add_prefetch_node(&node, graph, nodes.data(), edges.data(), nodes.size(), head, 1, shape, {}));
     return node;
   };
   L2PF_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));

@@ -6,6 +6,8 @@ namespace l2pf {
 namespace {
 
 constexpr int kMaxThreads = 512;
+// With no say about registers ptxas takes 32 and spills.
+constexpr int kMinCtasPerSm = 2;
 constexpr int kWarpSize = 32;
 constexpr uint64_t kLineBytes = 128;
 // A warp takes a piece at a time, one line a lane.
@@ -158,9 +160,23 @@ __device__ void wait_ns(int32_t duration_ns) {
   while (ptx::global_time_ns() - begin < static_cast<uint64_t>(duration_ns)) __nanosleep(100);
 }
 
+// What the collective reads next must not come from DRAM because the weights have pushed it out.
+__device__ void read_carried(const CarriedRecords& carried, int num_ctas) {
+  const uint64_t step = static_cast<uint64_t>(num_ctas) * blockDim.x * kLineBytes;
+  const uint64_t first = (static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kLineBytes;
+  uint32_t folded = 0;
+  for (int i = 0; i < kMaxCarried; ++i) {
+    const uint64_t begin = carried.address[i];
+    const uint64_t end = begin + carried.num_bytes[i];
+    for (uint64_t line = (begin & ~(kLineBytes - 1)) + first; line < end; line += step)
+      folded ^= ptx::load_line(line < begin ? begin : line);
+  }
+  if (folded == kUnlikelyValue) unlikely_sink = folded;
+}
+
 // `tickets` is null where the window is carried by value.
 __device__ void prefetch_window(const WindowHeader& window, WindowTickets* tickets, const SegmentRecord* segments,
-                                int num_segments) {
+                                int num_segments, const CarriedRecords& carried) {
   __shared__ Round round;
   const int64_t byte_limit = window.byte_limit;
   const int num_ctas = window.num_ctas;
@@ -187,6 +203,7 @@ __device__ void prefetch_window(const WindowHeader& window, WindowTickets* ticke
     else
       prefetch_by_line<Form::kLoad>(round, num_pieces, num_ctas);
   }
+  read_carried(carried, num_ctas);
 }
 
 // One thread keeps the kernel from ending before the collective beside it has: what follows in line waits for this
@@ -195,29 +212,33 @@ __device__ void outlast_collective() {
   if (blockIdx.x == 0 && threadIdx.x == 0) ptx::wait_for_predecessors();
 }
 
-__global__ void __launch_bounds__(kMaxThreads) l2pf_prefetch(WindowHead* window, int num_segments) {
-  prefetch_window(window->header, &window->tickets, reinterpret_cast<const SegmentRecord*>(window + 1), num_segments);
+__global__ void __launch_bounds__(kMaxThreads, kMinCtasPerSm)
+    l2pf_prefetch(WindowHead* window, int num_segments, const __grid_constant__ CarriedRecords carried) {
+  prefetch_window(window->header, &window->tickets, reinterpret_cast<const SegmentRecord*>(window + 1), num_segments,
+                  carried);
   outlast_collective();
 }
 
-__global__ void __launch_bounds__(kMaxThreads)
-    l2pf_prefetch_inline(const __grid_constant__ InlineWindow window, int num_segments) {
-  prefetch_window(window.header, nullptr, window.segments, num_segments);
+__global__ void __launch_bounds__(kMaxThreads, kMinCtasPerSm)
+    l2pf_prefetch_inline(const __grid_constant__ InlineWindow window, int num_segments,
+                         const __grid_constant__ CarriedRecords carried) {
+  prefetch_window(window.header, nullptr, window.segments, num_segments, carried);
   outlast_collective();
 }
 
 // Returns the launch's own error: cudaGetLastError would also take away one that someone else has left in the thread.
 template <typename Kernel, typename Window>
 cudaError_t launch(Kernel* kernel, Window window, int num_segments, const LaunchShape& shape, cudaStream_t stream) {
-  void* arguments[] = {const_cast<void*>(static_cast<const void*>(window)), &num_segments};
+  CarriedRecords carried;  // eager: what the collective will find in L2 is not known
+  void* arguments[] = {const_cast<void*>(static_cast<const void*>(window)), &num_segments, &carried};
   return cudaLaunchKernel(kernel, dim3(shape.num_ctas), dim3(shape.num_threads), arguments, 0, stream);
 }
 
 template <typename Kernel, typename Window>
 cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                      const cudaGraphEdgeData* edges, size_t num_dependencies, Kernel* kernel, Window window,
-                     int num_segments, const LaunchShape& shape) {
-  void* arguments[] = {const_cast<void*>(static_cast<const void*>(window)), &num_segments};
+                     int num_segments, const LaunchShape& shape, CarriedRecords carried) {
+  void* arguments[] = {const_cast<void*>(static_cast<const void*>(window)), &num_segments, &carried};
   cudaGraphNodeParams params = {};
   params.type = cudaGraphNodeTypeKernel;
   params.kernel.func = reinterpret_cast<void*>(kernel);
@@ -240,15 +261,16 @@ cudaError_t launch_prefetch(const InlineWindow& window, int num_segments, const 
 
 cudaError_t add_prefetch_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                               const cudaGraphEdgeData* edges, size_t num_dependencies, WindowHead* window,
-                              int num_segments, const LaunchShape& shape) {
-  return add_node(node, graph, dependencies, edges, num_dependencies, &l2pf_prefetch, &window, num_segments, shape);
+                              int num_segments, const LaunchShape& shape, const CarriedRecords& carried) {
+  return add_node(node, graph, dependencies, edges, num_dependencies, &l2pf_prefetch, &window, num_segments, shape,
+                  carried);
 }
 
 cudaError_t add_prefetch_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                               const cudaGraphEdgeData* edges, size_t num_dependencies, const InlineWindow& window,
-                              int num_segments, const LaunchShape& shape) {
+                              int num_segments, const LaunchShape& shape, const CarriedRecords& carried) {
   return add_node(node, graph, dependencies, edges, num_dependencies, &l2pf_prefetch_inline, &window, num_segments,
-                  shape);
+                  shape, carried);
 }
 
 }  // namespace l2pf

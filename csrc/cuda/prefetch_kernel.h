@@ -17,12 +17,12 @@ cudaError_t launch_prefetch(WindowHead* window, int num_segments, const LaunchSh
 cudaError_t launch_prefetch(const InlineWindow& window, int num_segments, const LaunchShape& shape,
                             cudaStream_t stream);
 
-// The same launches as nodes of `graph`, behind `dependencies`.
+// The same launches as nodes of `graph`, behind `dependencies`, which read `carried` last.
 cudaError_t add_prefetch_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                               const cudaGraphEdgeData* edges, size_t num_dependencies, WindowHead* window,
-                              int num_segments, const LaunchShape& shape);
+                              int num_segments, const LaunchShape& shape, const CarriedRecords& carried);
 cudaError_t add_prefetch_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                               const cudaGraphEdgeData* edges, size_t num_dependencies, const InlineWindow& window,
-                              int num_segments, const LaunchShape& shape);
+                              int num_segments, const LaunchShape& shape, const CarriedRecords& carried);
 
 }  // namespace l2pf

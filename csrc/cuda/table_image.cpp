@@ -1,5 +1,6 @@
 #include "table_image.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace l2pf {
@@ -39,6 +40,15 @@ InlineWindow inline_window(std::span<const Segment> segments, const WindowHeader
   window.header = header;
   window.header.byte_limit = write_segments(segments, window.segments);
   return window;
+}
+
+CarriedRecords carried_records(std::span<const Segment> segments) {
+  CarriedRecords records;
+  for (size_t i = 0; i < std::min<size_t>(segments.size(), kMaxCarried); ++i) {
+    records.address[i] = segments[i].address;
+    records.num_bytes[i] = std::min(segments[i].num_bytes, kMaxCarriedBytes);
+  }
+  return records;
 }
 
 }  // namespace l2pf

@@ -22,4 +22,7 @@ TableImage table_image(const Plan& plan, std::span<const WindowHeader> headers);
 // `segments` in kernel parameters, at most kMaxInlineSegments of them.
 InlineWindow inline_window(std::span<const Segment> segments, const WindowHeader& header);
 
+// The first kMaxCarried of `segments`, each cut to kMaxCarriedBytes.
+CarriedRecords carried_records(std::span<const Segment> segments);
+
 }  // namespace l2pf

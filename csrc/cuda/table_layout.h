@@ -39,6 +39,14 @@ struct alignas(16) SegmentRecord {
 
 static_assert(sizeof(WindowHeader) == 32 && sizeof(WindowHead) == 48 && sizeof(SegmentRecord) == 32);
 
+// What the collective beside a node reads and writes: the node reads its lines last.
+inline constexpr int kMaxCarried = 2;
+inline constexpr int64_t kMaxCarriedBytes = 1 << 20;  // what is longer waits for the links, not for L2
+struct CarriedRecords {
+  uint64_t address[kMaxCarried] = {};
+  int64_t num_bytes[kMaxCarried] = {};
+};
+
 // A window carried by value in the kernel's parameters, where there is no table: a bare l2_prefetch.
 inline constexpr int kMaxInlineSegments = 96;
 struct InlineWindow {

@@ -41,6 +41,7 @@ class FakeBackend final : public Backend {
   bool fails_with_system_error = false;       // as where no thread can be made
   std::vector<std::weak_ptr<Table>> tables;   // every table ever made
   std::vector<std::shared_ptr<Table>> graph;  // what attached nodes read, held as a captured graph holds it
+  std::vector<std::vector<Segment>> carried;  // of every attached prefetch
   int64_t auto_budget = 1 << 20;              // of a window whose collective's length is not known
   double fill_bytes_per_us = 16;
   std::optional<double> timed_us;  // what every timer shows; nothing: not done yet
@@ -81,6 +82,7 @@ class FakeBackend final : public Backend {
     note("attach", place, what(prefetch) + " " + std::string(to_string(placement)));
     const std::lock_guard lock(mutex_);
     graph.push_back(prefetch.table);
+    carried.push_back(prefetch.carried);
   }
   void join(const Place& place) override { note("join", place, ""); }
   std::shared_ptr<Timer> start_timer(const Place&) override {

@@ -103,5 +103,17 @@ TEST(InlineWindow, HoldsItsSegmentsWholeWhateverTheHeadersLimit) {
   }
 }
 
+TEST(CarriedRecords, AreTheFirstOnesEachCutToTheMost) {
+  const std::vector<Segment> segments{
+      {0x1000, 64, nullptr}, {0x2000, 3 * kMaxCarriedBytes, nullptr}, {0x3000, 64, nullptr}};
+  const CarriedRecords all = carried_records(segments);
+  EXPECT_EQ(all.address[0], 0x1000u);
+  EXPECT_EQ(all.num_bytes[0], 64);
+  EXPECT_EQ(all.address[1], 0x2000u);
+  EXPECT_EQ(all.num_bytes[1], kMaxCarriedBytes);
+  const CarriedRecords one = carried_records(std::span(segments).first(1));
+  EXPECT_EQ(one.num_bytes[1], 0) << "a range that is not used is empty";
+}
+
 }  // namespace
 }  // namespace l2pf
