@@ -9,6 +9,7 @@ constexpr int kMaxThreads = 512;
 // With no say about registers ptxas takes 32 and spills.
 constexpr int kMinCtasPerSm = 2;
 constexpr int kWarpSize = 32;
+constexpr uint32_t kWholeWarp = 0xffffffff;
 constexpr uint64_t kLineBytes = 128;
 // A warp takes a piece at a time, one line a lane.
 constexpr uint64_t kWarpPieceBytes = kWarpSize * kLineBytes;
@@ -29,34 +30,20 @@ struct Round {
   uint64_t end[kSegmentsPerRound];
   int64_t num_pieces[kSegmentsPerRound];
   int64_t piece_end[kSegmentsPerRound];
+  int num_segments;
 };
 
-// Walks a rising piece index; the segment it lies in only moves forward.
-class PieceCursor {
- public:
-  __device__ explicit PieceCursor(const Round& round) : round_(round) {}
-
-  // Address of the piece; `begin` and `end` then bound the segment it lies in.
-  __device__ uint64_t seek(int64_t piece_index, uint64_t piece_bytes) {
-    while (piece_index >= round_.piece_end[segment_]) {
-      first_piece_ = round_.piece_end[segment_];
-      ++segment_;
-    }
-    return round_.origin[segment_] + static_cast<uint64_t>(piece_index - first_piece_) * piece_bytes;
-  }
-  __device__ uint64_t begin() const { return round_.begin[segment_]; }
-  __device__ uint64_t end() const { return round_.end[segment_]; }
-
- private:
-  const Round& round_;
-  int segment_ = 0;
-  int64_t first_piece_ = 0;
+// A piece and the segment that it lies in, as a position in its round.
+struct Piece {
+  uint64_t address = 0;
+  int segment_index = -1;  // none: past the last piece
 };
 
 // All threads of the CTA call it. Returns the number of pieces.
 __device__ int64_t lay_out(Round& round, const SegmentRecord* segments, int num_segments, int64_t byte_limit,
                            uint64_t piece_bytes, uint64_t origin_mask) {
   const int t = static_cast<int>(threadIdx.x);
+  if (t == 0) round.num_segments = num_segments;
   if (t < num_segments) {
     const SegmentRecord record = segments[t];
     const int64_t left = byte_limit - record.begin_bytes;
@@ -69,6 +56,7 @@ __device__ int64_t lay_out(Round& round, const SegmentRecord* segments, int num_
   __syncthreads();
   if (t < num_segments) {
     int64_t piece_end = 0;
+#pragma unroll 1
     for (int i = 0; i <= t; ++i) piece_end += round.num_pieces[i];
     round.piece_end[t] = piece_end;
   }
@@ -76,82 +64,104 @@ __device__ int64_t lay_out(Round& round, const SegmentRecord* segments, int num_
   return round.piece_end[num_segments - 1];
 }
 
+// The first segment that ends behind the piece holds it. `piece_index` is below the round's number of pieces.
+__device__ Piece find(const Round& round, int64_t piece_index, uint64_t piece_bytes) {
+  int low = 0;
+  int high = round.num_segments - 1;
+#pragma unroll 1
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (round.piece_end[middle] > piece_index)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  const int64_t first_piece = round.piece_end[low] - round.num_pieces[low];
+  return {round.origin[low] + static_cast<uint64_t>(piece_index - first_piece) * piece_bytes, low};
+}
+
 __device__ void prefetch_bulk(const Round& round, int64_t num_pieces, int num_ctas, uint64_t piece_bytes) {
-  PieceCursor cursor(round);
   const int64_t step = static_cast<int64_t>(num_ctas) * blockDim.x;
   // Neighbouring pieces go to different SMs: one SM alone issues at a tenth of the DRAM rate.
+#pragma unroll 1
   for (int64_t p = static_cast<int64_t>(threadIdx.x) * num_ctas + blockIdx.x; p < num_pieces; p += step) {
-    const uint64_t address = cursor.seek(p, piece_bytes);
-    const uint64_t left = cursor.end() - address;
-    ptx::bulk_prefetch_l2(address, static_cast<uint32_t>(left < piece_bytes ? left : piece_bytes));
+    const Piece piece = find(round, p, piece_bytes);
+    const uint64_t left = round.end[piece.segment_index] - piece.address;
+    ptx::bulk_prefetch_l2(piece.address, static_cast<uint32_t>(left < piece_bytes ? left : piece_bytes));
   }
 }
 
-// One batch of a warp: a line a lane from each of kLoadsInFlight pieces, `step` apart. `policy`: of kLoadKeep.
-template <Form kForm>
-__device__ __forceinline__ void load_pieces(PieceCursor& cursor, int64_t first, int64_t step, int64_t num_pieces,
-                                            uint64_t lane_offset, uint64_t policy = 0) {
-  uint32_t words[kLoadsInFlight];
+// Which pieces a warp touches next: kLoadsInFlight of them from `first`, `step` apart.
+struct Batch {
+  int64_t first;
+  int64_t step;
+};
+
+// A line a lane from each piece of the batch. The lanes look its pieces up side by side.
+__device__ __forceinline__ void touch(const Round& round, int64_t num_pieces, const Batch& batch, bool by_hint,
+                                      uint64_t policy) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int64_t own_index = batch.first + lane * batch.step;
+  Piece own;
+  if (lane < kLoadsInFlight && own_index < num_pieces) own = find(round, own_index, kWarpPieceBytes);
+  uint64_t lines[kLoadsInFlight];
 #pragma unroll
   for (int i = 0; i < kLoadsInFlight; ++i) {
-    words[i] = 0;
-    const int64_t p = first + i * step;
-    if (p >= num_pieces) continue;
-    uint64_t line = cursor.seek(p, kWarpPieceBytes) + lane_offset;
-    if (line >= cursor.end()) continue;
+    const int segment_index = __shfl_sync(kWholeWarp, own.segment_index, i);
+    const uint64_t line = __shfl_sync(kWholeWarp, own.address, i) + lane * kLineBytes;
+    const bool inside = segment_index >= 0 && line < round.end[max(segment_index, 0)];
     // The line may begin before its segment does, in bytes that are not ours to read.
-    if (line < cursor.begin()) line = cursor.begin();
-    if constexpr (kForm == Form::kLines)
-      ptx::line_prefetch_l2(line);
-    else if constexpr (kForm == Form::kLoadKeep)
-      words[i] = ptx::load_line(line, policy);
-    else
-      words[i] = ptx::load_line(line);
+    lines[i] = inside ? max(line, round.begin[segment_index]) : 0;
   }
-  if constexpr (kForm != Form::kLines) {
-    uint32_t folded = 0;
+  if (by_hint) {
 #pragma unroll
-    for (int i = 0; i < kLoadsInFlight; ++i) folded ^= words[i];
-    if (folded == kUnlikelyValue) unlikely_sink = folded;
+    for (int i = 0; i < kLoadsInFlight; ++i)
+      if (lines[i] != 0) ptx::line_prefetch_l2(lines[i]);
+    return;
   }
+  uint32_t words[kLoadsInFlight];
+#pragma unroll
+  for (int i = 0; i < kLoadsInFlight; ++i) words[i] = lines[i] == 0 ? 0 : ptx::load_line(lines[i], policy);
+  uint32_t folded = 0;
+#pragma unroll
+  for (int i = 0; i < kLoadsInFlight; ++i) folded ^= words[i];
+  if (folded == kUnlikelyValue) unlikely_sink = folded;
 }
 
-template <Form kForm>
-__device__ void prefetch_by_line(const Round& round, int64_t num_pieces, int num_ctas) {
-  PieceCursor cursor(round);
-  const int64_t num_warps = static_cast<int64_t>(num_ctas) * (blockDim.x / kWarpSize);
-  const int64_t warp = static_cast<int64_t>(threadIdx.x / kWarpSize) * num_ctas + blockIdx.x;
-  const uint64_t lane_offset = (threadIdx.x % kWarpSize) * kLineBytes;
-  const uint64_t policy = kForm == Form::kLoadKeep ? ptx::evict_last_policy() : 0;
-  for (int64_t first = warp; first < num_pieces; first += kLoadsInFlight * num_warps)
-    load_pieces<kForm>(cursor, first, num_warps, num_pieces, lane_offset, policy);
-}
-
-// Brings every line into both partitions of L2: a line lives in its home partition, and a load from an SM of the other
-// one leaves a copy there too. The CTAs of a partition share all pieces among themselves, wherever they were placed.
-__device__ void prefetch_both(const Round& round, int64_t num_pieces, const WindowHeader& header,
-                              WindowTickets& tickets) {
+// The CTAs of one L2 partition draw pieces among themselves, wherever they were placed: one draw, all threads call it.
+__device__ int64_t draw(WindowTickets& tickets, const WindowHeader& header) {
   __shared__ uint32_t drawn;
+  __syncthreads();
   const int partition = reinterpret_cast<const uint8_t*>(header.partition_of_sm)[ptx::sm_index()] & 1;
-  const int num_warps = static_cast<int>(blockDim.x) / kWarpSize;
-  const int64_t pieces_a_ticket = static_cast<int64_t>(num_warps) * kLoadsInFlight;
-  const int64_t num_tickets = (num_pieces + pieces_a_ticket - 1) / pieces_a_ticket;
-  const uint64_t lane_offset = (threadIdx.x % kWarpSize) * kLineBytes;
-  PieceCursor cursor(round);
-  while (true) {
-    if (threadIdx.x == 0) drawn = atomicAdd(&tickets.next[partition], 1);
-    __syncthreads();
-    const int64_t ticket = drawn;
-    __syncthreads();
-    if (ticket >= num_tickets) break;
-    load_pieces<Form::kLoad>(cursor, ticket * pieces_a_ticket + threadIdx.x / kWarpSize, num_warps, num_pieces,
-                             lane_offset);
+  if (threadIdx.x == 0) drawn = atomicAdd(&tickets.next[partition], 1);
+  __syncthreads();
+  return drawn;
+}
+
+// The last CTA leaves the tickets as it found them.
+__device__ void put_back(WindowTickets& tickets, int num_ctas) {
+  if (threadIdx.x != 0 || atomicAdd(&tickets.num_ctas_done, 1) != static_cast<uint32_t>(num_ctas) - 1) return;
+  tickets.next[0] = 0;
+  tickets.next[1] = 0;
+  tickets.num_ctas_done = 0;
+}
+
+// Warps take batches in turn. `tickets`, when not null, bring every line into both partitions of L2: a line lives in
+// its home partition, and a load from an SM of the other one leaves a copy there too.
+__device__ void prefetch_by_line(const Round& round, int64_t num_pieces, const WindowHeader& header, Form form,
+                                 WindowTickets* tickets) {
+  const int num_warps = static_cast<int>(blockDim.x) / kWarpSize;  // of a CTA
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int64_t step = tickets ? num_warps : static_cast<int64_t>(header.num_ctas) * num_warps;
+  const int64_t first = tickets ? warp : static_cast<int64_t>(warp) * header.num_ctas + blockIdx.x;
+  const uint64_t policy = form == Form::kLoadKeep ? ptx::evict_last_policy() : ptx::evict_normal_policy();
+#pragma unroll 1
+  for (int64_t turn = 0;; ++turn) {
+    const int64_t done = (tickets ? draw(*tickets, header) : turn) * kLoadsInFlight * step;
+    if (done + (tickets ? 0 : first) >= num_pieces) break;  // with tickets the CTA stops as one
+    touch(round, num_pieces, {done + first, step}, form == Form::kLines, policy);
   }
-  if (threadIdx.x == 0 && atomicAdd(&tickets.num_ctas_done, 1) == static_cast<uint32_t>(header.num_ctas) - 1) {
-    tickets.next[0] = 0;
-    tickets.next[1] = 0;
-    tickets.num_ctas_done = 0;
-  }
+  if (tickets) put_back(*tickets, header.num_ctas);
 }
 
 __device__ void wait_ns(int32_t duration_ns) {
@@ -165,9 +175,11 @@ __device__ void read_carried(const CarriedRecords& carried, int num_ctas) {
   const uint64_t step = static_cast<uint64_t>(num_ctas) * blockDim.x * kLineBytes;
   const uint64_t first = (static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kLineBytes;
   uint32_t folded = 0;
+#pragma unroll 1
   for (int i = 0; i < kMaxCarried; ++i) {
     const uint64_t begin = carried.address[i];
     const uint64_t end = begin + carried.num_bytes[i];
+#pragma unroll 1
     for (uint64_t line = (begin & ~(kLineBytes - 1)) + first; line < end; line += step)
       folded ^= ptx::load_line(line < begin ? begin : line);
   }
@@ -188,20 +200,15 @@ __device__ void prefetch_window(const WindowHeader& window, WindowTickets* ticke
   wait_ns(window.start_delay_ns);
   const uint64_t piece_bytes = form == Form::kBulk ? static_cast<uint64_t>(window.piece_bytes) : kWarpPieceBytes;
   const uint64_t origin_mask = form == Form::kBulk ? ~uint64_t{0} : ~(kLineBytes - 1);
+#pragma unroll 1
   for (int done = 0; done < num_segments; done += kSegmentsPerRound) {
     const int in_round = min(kSegmentsPerRound, num_segments - done);
     if (done > 0) __syncthreads();
     const int64_t num_pieces = lay_out(round, segments + done, in_round, byte_limit, piece_bytes, origin_mask);
     if (form == Form::kBulk)
       prefetch_bulk(round, num_pieces, num_ctas, piece_bytes);
-    else if (form == Form::kLines)
-      prefetch_by_line<Form::kLines>(round, num_pieces, num_ctas);
-    else if (form == Form::kLoadKeep)
-      prefetch_by_line<Form::kLoadKeep>(round, num_pieces, num_ctas);
-    else if (form == Form::kLoadBoth)
-      prefetch_both(round, num_pieces, window, *tickets);
     else
-      prefetch_by_line<Form::kLoad>(round, num_pieces, num_ctas);
+      prefetch_by_line(round, num_pieces, window, form, form == Form::kLoadBoth ? tickets : nullptr);
   }
   read_carried(carried, num_ctas);
 }

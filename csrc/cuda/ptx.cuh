@@ -45,6 +45,15 @@ __device__ __forceinline__ uint64_t evict_last_policy() {
   return policy;
 }
 
+// What other loads carry.
+__device__ __forceinline__ uint64_t evict_normal_policy() {
+  uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 800
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+
 // `load_line` with a policy of L2.
 __device__ __forceinline__ uint32_t load_line(uint64_t address, uint64_t policy) {
 #if __CUDA_ARCH__ >= 800
