@@ -14,7 +14,7 @@ namespace {
 constexpr double kUnknownWindowUs = 25;
 // Longer than a host takes from one event over a collective to the next event. Without it the GPU waits for the host
 // in between: a collective of 6 us was timed with 17 to 22 us.
-constexpr int64_t kHeldNs = 100'000;
+constexpr int64_t kHeldNs = 300'000;
 // A kernel as long as a short collective. What the events show of it beyond that is theirs and the launch's: 4 us on an
 // H200.
 constexpr int64_t kReferenceNs = 5'000;
