@@ -215,6 +215,8 @@ class ReadFirst(Hooks):
         yield
         for address, num_bytes in self._cuts[self._index]:
             native.read(address if self._instead is None else self._next(num_bytes), num_bytes)
+        # As many other bytes push out what the next collective reads, which the window's own weights would not have.
+        native.read(data.data_ptr(), data.numel() * data.element_size())
         self._index += 1
 
     def _next(self, num_bytes: int) -> int:

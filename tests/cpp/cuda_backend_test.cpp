@@ -205,8 +205,9 @@ TEST_F(CudaBackendTest, TheAutoBudgetIsTheWindowsFillUpToTheHotKnee) {
       << "before calibration";
   backend().apply(
       0, {.form = Form::kLines, .num_ctas = 8, .piece_bytes = 4096, .hot_knee_bytes = 10 * kMiB, .fill_gbps = 100});
-  EXPECT_EQ(backend().auto_budget_bytes(0, 10), 1000 * 1000) << "10 us at 100 GB/s";
-  EXPECT_EQ(backend().auto_budget_bytes(0, 0), 2500 * 1000) << "25 us where the length is not known";
+  EXPECT_EQ(backend().auto_budget_bytes(0, 10), 600 * 1000) << "10 us less 4 at 100 GB/s";
+  EXPECT_EQ(backend().auto_budget_bytes(0, 2), 100 * 1000) << "1 us, however short";
+  EXPECT_EQ(backend().auto_budget_bytes(0, 0), 2100 * 1000) << "25 us where the length is not known";
   EXPECT_EQ(backend().auto_budget_bytes(0, 1e6), 10 * kMiB);
 }
 

@@ -172,4 +172,4 @@ def test_a_window_is_as_long_as_its_collective_not_as_the_host_that_launches_it(
         torch.cuda.synchronize()
     (signature,) = prefetcher.status()["signatures"]
     (window,) = signature["windows"]
-    assert delay_us < window["window_us"] < delay_us + 3
+    assert delay_us < window["window_us"] < delay_us + 5
