@@ -201,7 +201,7 @@ TEST_F(CudaBackendTest, ATimerTellsOnceTheStreamGotThere) {
 
 TEST_F(CudaBackendTest, TheAutoBudgetIsTheWindowsFillUpToTheHotKnee) {
   const DeviceInfo info = backend().device_info(0);
-  EXPECT_EQ(backend().auto_budget_bytes(0, 10), static_cast<int64_t>(0.4 * static_cast<double>(info.l2_bytes)))
+  EXPECT_EQ(backend().auto_budget_bytes(0, 10), static_cast<int64_t>(0.6 * static_cast<double>(info.l2_bytes)))
       << "before calibration";
   backend().apply(
       0, {.form = Form::kLines, .num_ctas = 8, .piece_bytes = 4096, .hot_knee_bytes = 10 * kMiB, .fill_gbps = 100});
