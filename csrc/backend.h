@@ -81,10 +81,19 @@ struct Prefetch {
   std::vector<Segment> carried = {};
 };
 
+// What a prefetch takes of a device while it runs: of each SM that a CTA is on, and how many CTAs there are.
+struct Footprint {
+  int num_ctas = 0;
+  int num_threads = 0;    // of a CTA
+  int num_registers = 0;  // of a thread
+  int shared_bytes = 0;   // of a CTA
+};
+
 struct DeviceInfo {
   std::string name;
   int64_t l2_bytes = 0;
   std::vector<Form> forms;
+  std::optional<Footprint> footprint = {};  // where prefetches are kernels
 };
 
 // Times a stretch of a stream in eager code.

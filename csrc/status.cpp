@@ -10,6 +10,20 @@
 namespace l2pf {
 namespace {
 
+void write_footprint(JsonWriter& json, const std::optional<Footprint>& footprint) {
+  json.key("footprint");
+  if (!footprint) {
+    json.null();
+    return;
+  }
+  json.begin_object()
+      .member("num_ctas", footprint->num_ctas)
+      .member("num_threads", footprint->num_threads)
+      .member("num_registers", footprint->num_registers)
+      .member("shared_bytes", footprint->shared_bytes)
+      .end_object();
+}
+
 void write_forms(JsonWriter& json, const std::vector<Form>& forms) {
   json.key("forms").begin_array();
   for (const Form form : forms) json.value(to_string(form));
@@ -26,6 +40,7 @@ void write_device(JsonWriter& json, const UsedDevice& used) {
   }
   json.begin_object().member("device", used.device).member("name", info.name).member("l2_bytes", info.l2_bytes);
   write_forms(json, info.forms);
+  write_footprint(json, info.footprint);
   json.member("outstanding", Outstanding::of(*used.backend).in_eager(used.index)).member("error", error).end_object();
 }
 

@@ -16,10 +16,23 @@ def output_of(*command) -> str:
     return subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True).stdout
 
 
+def cuobjdump(*arguments) -> str:
+    (triton,) = importlib.util.find_spec("triton").submodule_search_locations
+    return output_of(Path(triton, "backends/nvidia/bin/cuobjdump"), *arguments)
+
+
+def kernel_resources(library: Path) -> list[dict]:
+    """Every kernel, once an architecture: its name and what cuobjdump says it uses, such as REG or SHARED."""
+    listed = cuobjdump("-res-usage", library)
+    return [
+        {"name": name} | {key: int(value) for key, value in re.findall(r"(\S+):(\d+)", usage)}
+        for name, usage in re.findall(r"Function (\S+):\n(.+)", listed)
+    ]
+
+
 def cuda_architectures(library: Path) -> set[str]:
     """The architectures that every kernel of the library is there for."""
-    (triton,) = importlib.util.find_spec("triton").submodule_search_locations
-    listed = output_of(Path(triton, "backends/nvidia/bin/cuobjdump"), "--list-elf", "--list-ptx", library)
+    listed = cuobjdump("--list-elf", "--list-ptx", library)
     found = re.findall(r"\.sm_(\d+[af]?)\.(cubin|ptx)$", listed, re.MULTILINE)
     counts: dict[str, int] = {}
     for number, kind in found:

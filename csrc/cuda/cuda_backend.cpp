@@ -95,6 +95,7 @@ CudaBackend::Device::Device(DeviceIndex index) : tables(index) {
   choice.num_ctas = std::max(1, num_sms / 2);
   info.forms = {Form::kLines, Form::kLoad, Form::kLoadKeep};
   if (choice.has_bulk) info.forms.insert(info.forms.begin(), Form::kBulk);
+  L2PF_CUDA_CHECK(footprint_of_prefetch(choice.shape(), &info.footprint.emplace()));
 }
 
 CudaBackend& CudaBackend::instance() {
@@ -153,6 +154,7 @@ void CudaBackend::apply(DeviceIndex index, const Choice& choice) {
   own.choice.partition_of_sm = reinterpret_cast<uint64_t>(map.data);
   own.choice.default_form = choice.form == Form::kAuto ? Form::kLoad : choice.form;
   own.choice.num_ctas = choice.num_ctas;
+  own.info.footprint->num_ctas = choice.num_ctas;
   own.choice.piece_bytes = choice.piece_bytes;
   own.choice.start_delay_ns = choice.start_delay_ns;
   own.hot_knee_bytes = choice.hot_knee_bytes;

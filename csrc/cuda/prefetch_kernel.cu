@@ -257,6 +257,13 @@ cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNo
 
 }  // namespace
 
+cudaError_t footprint_of_prefetch(const LaunchShape& shape, Footprint* footprint) {
+  cudaFuncAttributes attributes{};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, &l2pf_prefetch);
+  *footprint = {shape.num_ctas, shape.num_threads, attributes.numRegs, static_cast<int>(attributes.sharedSizeBytes)};
+  return error;
+}
+
 cudaError_t launch_prefetch(WindowHead* window, int num_segments, const LaunchShape& shape, cudaStream_t stream) {
   return launch(&l2pf_prefetch, &window, num_segments, shape, stream);
 }

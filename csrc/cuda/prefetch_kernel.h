@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "../backend.h"
 #include "table_layout.h"
 
 namespace l2pf {
@@ -11,6 +12,9 @@ struct LaunchShape {
   int num_ctas = 0;
   int num_threads = 512;
 };
+
+// The launch above of the kernel that reads tables, as this GPU runs it.
+cudaError_t footprint_of_prefetch(const LaunchShape& shape, Footprint* footprint);
 
 // Starts the prefetch of one window on `stream`. `window` is device memory, its `num_segments` records behind it.
 cudaError_t launch_prefetch(WindowHead* window, int num_segments, const LaunchShape& shape, cudaStream_t stream);

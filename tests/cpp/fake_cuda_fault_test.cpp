@@ -119,10 +119,11 @@ class FakeCudaFaultTest : public FakeCudaFixture, public ::testing::WithParamInt
     const std::string& report = state.latched_off() ? state.reason() : lines.empty() ? "" : lines[0];
     EXPECT_NE(report.find("cudaErrorIllegalAddress"), std::string::npos) << report;
     const std::string call = fake_cuda::failed_call();
-    const std::vector<std::string> names = call == "cudaLaunchKernel"
-                                               ? std::vector<std::string>{"launch_prefetch", "launch_spin"}
-                                           : call == "cudaGraphAddNode" ? std::vector<std::string>{"add_prefetch_node"}
-                                                                        : std::vector<std::string>{call};
+    const std::vector<std::string> names =
+        call == "cudaLaunchKernel"        ? std::vector<std::string>{"launch_prefetch", "launch_spin"}
+        : call == "cudaGraphAddNode"      ? std::vector<std::string>{"add_prefetch_node"}
+        : call == "cudaFuncGetAttributes" ? std::vector<std::string>{"footprint_of_prefetch"}
+                                          : std::vector<std::string>{call};
     EXPECT_TRUE(std::ranges::any_of(names, [&](const auto& name) { return report.find(name) != std::string::npos; }))
         << report;
   }

@@ -30,12 +30,13 @@ class StatusTest : public ForwardFixture {
 };
 
 TEST_F(StatusTest, IsTheWholeDocumentWithoutASignature) {
-  EXPECT_EQ(status_of_none(),
-            R"({"version":"0.1.0","cuda_built":true,"forms":["bulk","lines","load","load_keep","load_both"],"devices":[],)"
-            R"("forward":null,"prefetchers":[{"prefetcher":)" +
-                std::to_string(handle) +
-                R"(,"budget_bytes":96,"all_gather":false,"form":"lines","placement":"auto","max_tokens":256,)"
-                R"("back_to_back":false,"strict":false,"paused":false,"signatures":[]}]})");
+  EXPECT_EQ(
+      status_of_none(),
+      R"({"version":"0.1.0","cuda_built":true,"forms":["bulk","lines","load","load_keep","load_both"],"devices":[],)"
+      R"("forward":null,"prefetchers":[{"prefetcher":)" +
+          std::to_string(handle) +
+          R"(,"budget_bytes":96,"all_gather":false,"form":"lines","placement":"auto","max_tokens":256,)"
+          R"("back_to_back":false,"strict":false,"paused":false,"signatures":[]}]})");
 }
 
 TEST_F(StatusTest, ShowsASignatureAndItsWindows) {
@@ -72,7 +73,7 @@ TEST_F(StatusTest, ShowsALatchedSignature) {
 
 TEST_F(StatusTest, ShowsTheDeviceAndItsOutstandingPrefetch) {
   EXPECT_CONTAINS(R"("devices":[{"device":"cuda:0","name":"fake","l2_bytes":33554432,"forms":["lines","load"],)"
-                  R"("outstanding":false,"error":"why"}])",
+                  R"("footprint":null,"outstanding":false,"error":"why"}])",
                   status("why"));
   Outstanding::of(backend).fork({nullptr, 0, {weight(0x1000)}, Form::kAuto}, main);
   EXPECT_CONTAINS(R"("outstanding":true)", status());
@@ -98,7 +99,7 @@ TEST_F(StatusTest, EscapesTheMode) {
 TEST_F(StatusTest, ADeviceThatFailsIsReportedAndTheRestStays) {
   eager();
   backend.failing_verb = "device_info";
-  EXPECT_CONTAINS(R"("device":"cuda:0","name":"","l2_bytes":0,"forms":[],"outstanding":false,)"
+  EXPECT_CONTAINS(R"("device":"cuda:0","name":"","l2_bytes":0,"forms":[],"footprint":null,"outstanding":false,)"
                   R"("error":"device_info failed")",
                   status());
   EXPECT_CONTAINS(R"("state":"planned")", status());

@@ -217,6 +217,18 @@ def test_operators_never_use_the_caching_allocator(w):
     assert torch.equal(out, w)
 
 
+def test_status_says_what_a_prefetch_takes_of_the_gpu():
+    x = random(4, 64)
+    ops.l2_prefetch(x, [x])
+    ops.l2_join(x)
+    (device,) = [entry for entry in l2pf.status()["devices"] if entry["device"] == "cuda:0"]
+    footprint = device["footprint"]
+    assert 0 < footprint["num_ctas"] <= torch.cuda.get_device_properties(0).multi_processor_count
+    assert footprint["num_threads"] == 512
+    assert 0 < footprint["num_registers"] <= 64
+    assert 0 < footprint["shared_bytes"] <= 4096
+
+
 IMPORT = """
 import ctypes, torch, dsv41_l2pf
 assert dsv41_l2pf.status()["devices"] == []

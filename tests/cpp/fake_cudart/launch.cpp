@@ -67,6 +67,16 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t, 
   return launch(kernel, stream);
 }
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* host_function) {
+  return call("cudaFuncGetAttributes", [&](Runtime& runtime) {
+    if (!runtime.kernel_names.contains(host_function)) return cudaErrorInvalidDeviceFunction;
+    *attributes = {};
+    attributes->numRegs = 53;
+    attributes->sharedSizeBytes = 2572;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaLaunchKernel(const void* host_function, dim3, dim3, void**, size_t, cudaStream_t stream) {
   return launch(host_function, stream);
 }
