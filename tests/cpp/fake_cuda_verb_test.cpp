@@ -55,6 +55,34 @@ TEST_F(FakeCudaVerbTest, WindowsBecomeNodesThatStartWithTheirCollectives) {
   EXPECT_EQ(view.sources_of(prefetches[2], false), (Nodes{prefetches[1]}));
 }
 
+TEST_F(FakeCudaVerbTest, ANodeIsGivenWhatItsCollectiveCarriesByTableAndByValue) {
+  CudaBackend& backend = new_cuda_backend();
+  std::vector<CarriedRecords> given;
+  fake_cuda::watch_added_nodes([&](const cudaGraphNodeParams& params) {
+    given.push_back(*static_cast<const CarriedRecords*>(params.kernel.kernelParams[2]));
+  });
+  const auto made = table(backend);
+  const std::vector<Segment> carried{{0x700000, 4096, {}}, {0x800000, 2 * kMaxCarriedBytes, {}}};
+  L2PF_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  for (const Prefetch& prefetch :
+       {Prefetch{made, 0, {}, Form::kAuto, carried}, Prefetch{nullptr, 0, segments(1), Form::kAuto, carried},
+        Prefetch{made, 0, {}, Form::kAuto}}) {
+    L2PF_CUDA_CHECK(fake_cuda::launch_kernel("collective", stream));
+    backend.attach(prefetch, Placement::kInLine, place());
+  }
+  cudaGraph_t graph = nullptr;
+  L2PF_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  cudaGraphDestroy(graph);
+  ASSERT_EQ(given.size(), 3u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(given[i].address[0], 0x700000u);
+    EXPECT_EQ(given[i].num_bytes[0], 4096);
+    EXPECT_EQ(given[i].address[1], 0x800000u);
+    EXPECT_EQ(given[i].num_bytes[1], kMaxCarriedBytes);
+  }
+  EXPECT_EQ(given[2].num_bytes[0] + given[2].num_bytes[1], 0) << "a bare prefetch carries nothing";
+}
+
 TEST_F(FakeCudaVerbTest, WindowsFarApartAreInLine) {
   CudaBackend& backend = new_cuda_backend();
   const auto two = table(backend);

@@ -23,6 +23,7 @@ void reset(int num_devices, int major) {
     runtime.is_deferred = false;
     runtime.kernel_runs.clear();
     runtime.num_forbidden_calls = 0;
+    runtime.added_node = nullptr;
   });
 }
 
@@ -48,6 +49,10 @@ std::string failed_call() {
 
 void set_deferred(bool deferred) {
   locked([&](Runtime& runtime) { runtime.is_deferred = deferred; });
+}
+
+void watch_added_nodes(std::function<void(const cudaGraphNodeParams&)> watch) {
+  locked([&](Runtime& runtime) { runtime.added_node = std::move(watch); });
 }
 
 Live live() {

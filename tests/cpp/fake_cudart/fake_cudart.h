@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,9 @@ struct KernelRun {
   cudaStream_t stream = nullptr;
 };
 std::vector<KernelRun> take_kernel_runs();
+
+// Sees every node that is added to a graph, with its kernel's parameters; nothing: nobody does. `reset` forgets it.
+void watch_added_nodes(std::function<void(const cudaGraphNodeParams&)> watch);
 
 // A kernel of someone else: what a model or a collective puts on the stream.
 cudaError_t launch_kernel(const char* name, cudaStream_t stream);

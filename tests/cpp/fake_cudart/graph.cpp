@@ -36,6 +36,7 @@ cudaError_t cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph, const cud
         CUgraphNode_st{.type = cudaGraphNodeTypeKernel, .work = {.kernel = kernel->second}}));
     *node = graph->nodes.back().get();
     for (size_t i = 0; i < num_dependencies; ++i) graph->edges.push_back({dependencies[i], *node, edges[i]});
+    if (runtime.added_node) runtime.added_node(*params);
     return cudaSuccess;
   });
 }

@@ -131,6 +131,7 @@ class Runtime {
   std::set<std::shared_ptr<Capture>> captures;
   uint64_t last_capture_id = 0;
   std::vector<std::pair<cudaHostFn_t, void*>> dying;
+  std::function<void(const cudaGraphNodeParams&)> added_node;
 
   int64_t num_counted_calls = 0;
   int64_t failing_call = -1;
