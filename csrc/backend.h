@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -79,6 +80,12 @@ struct Prefetch {
   // Capturing: the collective's own input and output, read last so that the weights do not push them out of L2. Nobody
   // holds them: the prefetch reads them while the collective beside it does.
   std::vector<Segment> carried = {};
+
+  // In place, input and output are one, and read once.
+  void carry(const std::optional<Segment>& segment) {
+    const auto same = [&](const Segment& known) { return known.address == segment->address; };
+    if (segment && std::none_of(carried.begin(), carried.end(), same)) carried.push_back(*segment);
+  }
 };
 
 // What a prefetch takes of a device while it runs: of each SM that a CTA is on, and how many CTAs there are.

@@ -1,6 +1,5 @@
 #include "forward.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace l2pf {
@@ -34,14 +33,6 @@ bool Forward::is_backed(int window_index) {
 
 Prefetch Forward::prefetch(int window_index) const { return {snapshot_.table, window_index, {}, snapshot_.form}; }
 
-void Forward::carry(const std::optional<Segment>& segment) {
-  // In place, input and output are one.
-  const bool known = segment && std::any_of(carried_.begin(), carried_.end(), [&](const Segment& carried) {
-                       return carried.address == segment->address;
-                     });
-  if (segment && !known) carried_.push_back(*segment);
-}
-
 void Forward::follow_capture() {
   const uint64_t now = backend_->capture_id(place_);
   if (now != capture_id_) Outstanding::of(*backend_).forget_capture(place_.device, capture_id_);
@@ -63,7 +54,6 @@ void Forward::collective_begin(CollectiveKind kind, Backend& backend, const Plac
   ++num_collectives_;
   if (records()) recording_.open_collective(kind, place.device);
   open_window_index_ = -1;
-  carried_.clear();
   const int window_index = window_for(kind, place.device);
   if (!backend_)
     backend_ = &backend;
@@ -83,7 +73,7 @@ void Forward::collective_begin(CollectiveKind kind, Backend& backend, const Plac
       if (!is_backed(window_index)) return;
       backend.mark(place);
       open_window_index_ = window_index;
-      carry(input);
+      open_input_ = input;
       return;
     }
     auto& outstanding = Outstanding::of(backend);
@@ -108,9 +98,9 @@ void Forward::collective_end(Backend& backend, const Place& place, const std::op
     if (window_index < 0) return;
     // The capture ended between begin and end: there is no graph to add to any more.
     if (backend.capture_id(place) != capture_id_) return;
-    carry(output);
     Prefetch own = prefetch(window_index);
-    own.carried = std::exchange(carried_, {});
+    own.carry(open_input_);
+    own.carry(output);
     Outstanding::of(backend).attach(own, prefetcher_->options().placement, place, capture_id_);
     ++num_launched_;
   });

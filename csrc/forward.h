@@ -50,7 +50,6 @@ class Forward {
   // The plan's window for the collective just numbered, or -1: no plan, past the plan, or not what was learned.
   int window_for(CollectiveKind kind, DeviceIndex device);
   Prefetch prefetch(int window_index) const;
-  void carry(const std::optional<Segment>& segment);
   // Asks which capture the stream is in now. A prefetch left in one that has ended belongs to its graph.
   void follow_capture();
   template <typename Call>
@@ -69,8 +68,8 @@ class Forward {
   int64_t num_off_ = 0;
   int64_t num_unbacked_ = 0;
   bool sequence_differs_ = false;
-  int open_window_index_ = -1;    // capturing: the window that collective_end attaches
-  std::vector<Segment> carried_;  // by the collective of that window
+  int open_window_index_ = -1;         // capturing: the window that collective_end attaches
+  std::optional<Segment> open_input_;  // of that window's collective
   Recording recording_;
   std::vector<std::shared_ptr<Timer>> timers_;  // of the collectives, while their lengths are asked for
   bool timer_runs_ = false;

@@ -37,9 +37,14 @@ Prefetch bare_prefetch(const char* op, const Anchor& at, const std::vector<Tenso
   return {nullptr, 0, cut_to_budget(segments, budget), Form::kAuto};
 }
 
-// What a captured collective carries in `tensor`; nothing where its view is not dense.
-std::optional<Segment> carried_in(const Tensor& tensor, const char* op) {
-  return segment_of(tensor, op, /*keep_alive=*/false).segment;
+// What a captured collective carries in `tensor`; nothing where its view is not dense. Never throws: it is no reason to
+// raise in front of a collective, nor to prefetch nothing.
+std::optional<Segment> carried_in(const Tensor& tensor, const char* op) noexcept {
+  try {
+    return segment_of(tensor, op, /*keep_alive=*/false).segment;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
 }
 
 std::optional<Segment> carried_in(const Forward& forward, const Tensor& tensor, const char* op) {
@@ -96,7 +101,7 @@ void window_begin(Tensor input, std::vector<Tensor> weights, int64_t budget_byte
         } else {
           at.backend->mark(at.place);
           open_window = {prefetch, capture_id};
-          if (auto carried = carried_in(input, "window_begin")) open_window->prefetch.carried.push_back(*carried);
+          open_window->prefetch.carry(carried_in(input, "window_begin"));
         }
       },
       !prefetch.segments.empty());
@@ -110,7 +115,7 @@ void window_end(Tensor output) {
       [&] {
         // A capture that ended in between has no graph to add to any more.
         if (at.backend->capture_id(at.place) != window->capture_id) return;
-        if (auto carried = carried_in(output, "window_end")) window->prefetch.carried.push_back(*carried);
+        window->prefetch.carry(carried_in(output, "window_end"));
         Outstanding::of(*at.backend).attach(window->prefetch, Placement::kAuto, at.place, window->capture_id);
       },
       window.has_value());
