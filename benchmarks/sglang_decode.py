@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ TP4_RANK = {
     "rope_theta": 500000.0,
 }
 _NUM_WARM_UPS = 1
-OFF_BYTES, PLANNED_BYTES = 0, -1
+_PROMPT_TOKENS = 32
+_STEPS_A_PROMPT = 1024  # of a step that is repeated for as long as it takes
 
 
 def _arguments() -> argparse.Namespace:
@@ -79,12 +81,30 @@ class _Decoder:
         self._one_batch, self._bench, self._batch_size = one_batch, bench, batch_size
         self.model = bench.torch_runner.model
 
+    def _begin(self) -> tuple[Any, Any]:
+        """The prompt's next token and its batch."""
+        prompt = [list(range(17 + index, 17 + index + _PROMPT_TOKENS)) for index in range(self._batch_size)]
+        self._bench.clear()
+        requests = self._one_batch.prepare_synthetic_inputs_for_latency_test(self._batch_size, _PROMPT_TOKENS, prompt)
+        token, _, batch = self._bench.extend(requests)
+        return token, batch
+
+    def endless_step(self) -> Callable[[], None]:
+        """One decode step, again and again; from time to time it begins with the prompt anew."""
+        token, batch, num_left = None, None, 0
+
+        def step() -> None:
+            nonlocal token, batch, num_left
+            if num_left == 0:
+                (token, batch), num_left = self._begin(), _STEPS_A_PROMPT
+            token, _ = self._bench.decode(token, batch)
+            num_left -= 1
+
+        return step
+
     def steps(self, num_steps: int) -> tuple[list[list[int]], list[float]]:
         """The tokens of every step, [steps][batch], and the ms that each took."""
-        prompt = [list(range(17 + index, 17 + index + 32)) for index in range(self._batch_size)]
-        self._bench.clear()
-        requests = self._one_batch.prepare_synthetic_inputs_for_latency_test(self._batch_size, 32, prompt)
-        token, _, batch = self._bench.extend(requests)
+        token, batch = self._begin()
         tokens, step_ms = [], []
         for _ in range(num_steps):
             self._bench.synchronize()
@@ -96,40 +116,67 @@ class _Decoder:
         return tokens, step_ms
 
 
+class _Windows:
+    """The decode signature's windows, and the ways in which they are set."""
+
+    def __init__(self, decoder: _Decoder, session: Any, batch_size: int) -> None:
+        self._prefetcher, self._model = session.prefetcher, decoder.model
+        signatures = self._prefetcher.status()["signatures"]
+        fitting = [s for s in signatures if s["num_tokens"] == batch_size and s["mode"] == "decode"]
+        signature = max(fitting, key=lambda s: s["num_windows"], default={"windows": []})
+        if not signature["windows"]:
+            raise RuntimeError(f"expected windows for decode steps of {batch_size} tokens, got {signatures}")
+        self._key = {"num_tokens": batch_size, "mode": "decode", "model": self._model}
+        planned = {w["collective_index"]: (w["budget_bytes"], w["form"]) for w in signature["windows"]}
+        begin = time.perf_counter()
+        self.tuning = self._prefetcher.tune(
+            decoder.endless_step(), num_tokens=batch_size, mode="decode", rounds=4, progress=False
+        )
+        self.tune_s = time.perf_counter() - begin
+        self.settings = {
+            "ms": planned,
+            "windows_off_ms": {index: (0, form) for index, (_, form) in planned.items()},
+            "tuned_ms": {w.collective_index: (w.budget_bytes, w.form) for w in self.tuning.windows},
+        }
+
+    def set(self, name: str) -> None:
+        for index, (num_bytes, form) in self.settings[name].items():
+            self._prefetcher.set_window(index, budget_bytes=num_bytes, form=form, **self._key)
+
+    def report(self) -> dict:
+        tuning = self.tuning
+        return {
+            "tuning": {"ratio": tuning.ratio, "noise": tuning.noise, "num_off": tuning.num_off,
+                       "reason": tuning.reason, "seconds": self.tune_s, "measured": tuning.measured},
+            "signatures": [
+                {name: s[name] for name in ("num_tokens", "mode", "state", "reason", "num_collectives", "num_windows",
+                                            "num_launched", "planned_bytes")}
+                for s in self._prefetcher.status()["signatures"]
+            ],
+        }  # fmt: skip
+
+
 def _measure(decoder: _Decoder, session: Any, arguments: argparse.Namespace) -> dict:
     for _ in range(_NUM_WARM_UPS):
         tokens, _ = decoder.steps(arguments.steps)
-    digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
-    result: dict[str, Any] = {"tokens": digest, "ms": [], "windows_off_ms": []}
-    signature = None
-    if session is not None:
-        signatures = [s for s in session.prefetcher.status()["signatures"] if s["num_tokens"] == arguments.batch_size]
-        signature = max(signatures, key=lambda s: s["num_windows"], default=None)
-        result["signatures"] = [
-            {name: s[name] for name in ("num_tokens", "mode", "state", "reason", "num_collectives", "num_windows",
-                                        "num_launched", "planned_bytes")}
-            for s in session.prefetcher.status()["signatures"]
-        ]  # fmt: skip
-
-    def set_budgets(num_bytes: int) -> None:
-        for window in signature["windows"] if signature else ():
-            session.prefetcher.set_window(
-                window["collective_index"],
-                num_tokens=signature["num_tokens"],
-                mode=signature["mode"],
-                model=decoder.model,
-                budget_bytes=num_bytes,
-            )
-
+    windows = _Windows(decoder, session, arguments.batch_size) if session is not None else None
+    names = ("ms", "windows_off_ms", "tuned_ms")
+    step_times: dict[str, list[float]] = {name: [] for name in names}
     equal = True
     for _ in range(arguments.blocks):
-        for name, budget in (("ms", PLANNED_BYTES), ("windows_off_ms", OFF_BYTES))[: 2 if signature else 1]:
-            set_budgets(budget)
+        for name in names[: 3 if windows else 1]:
+            if windows:
+                windows.set(name)
             block_tokens, step_ms = decoder.steps(arguments.steps)
             equal = equal and block_tokens == tokens
-            result[name].append(statistics.median(step_ms))
-    result["tokens_equal_in_every_block"] = equal
-    return result
+            step_times[name].append(statistics.median(step_ms))
+    digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
+    return {
+        "tokens": digest,
+        "tokens_equal_in_every_block": equal,
+        **step_times,
+        **(windows.report() if windows else {}),
+    }
 
 
 def _latency_test(arguments: argparse.Namespace) -> Any:

@@ -24,9 +24,14 @@ class Ratios:
     on: float
     null: float
     null_spread: float  # largest distance of a null ratio from 1
+    tuned: float  # on, with the windows as `tune` left them, / off
     windows_off: float  # on, with every window patched to 0 bytes, / off
     num_windows: int
     tokens_equal: bool
+
+
+def _median(values: list[float]) -> float:
+    return statistics.median(values) if values else float("nan")
 
 
 def ratios(starts: list[dict]) -> list[Ratios]:
@@ -48,7 +53,6 @@ def ratios(starts: list[dict]) -> list[Ratios]:
             return [statistics.median(start[key]) / ms for start, ms in zip(kinds[name], off) if start[key]]
 
         null = against_off(NULL)
-        windows_off = against_off(ON, "windows_off_ms")
         everything = [start for group in kinds.values() for start in group]
         found.append(
             Ratios(
@@ -57,7 +61,8 @@ def ratios(starts: list[dict]) -> list[Ratios]:
                 on=statistics.median(against_off(ON)),
                 null=statistics.median(null),
                 null_spread=max(abs(ratio - 1) for ratio in null),
-                windows_off=statistics.median(windows_off) if windows_off else float("nan"),
+                tuned=_median(against_off(ON, "tuned_ms")),
+                windows_off=_median(against_off(ON, "windows_off_ms")),
                 num_windows=max((s["num_windows"] for s in kinds[ON][0].get("signatures", [])), default=0),
                 tokens_equal=len({start["tokens"] for start in everything}) == 1
                 and all(start["tokens_equal_in_every_block"] for start in everything),
@@ -68,7 +73,7 @@ def ratios(starts: list[dict]) -> list[Ratios]:
 
 def table(found: list[Ratios]) -> Table:
     result = Table(title="SGLang decode step / the same without the plugin")
-    columns = ("peers late by us", "off ms", "on", "off again", "its spread", "on, windows off", "windows", "tokens")
+    columns = ("peers late by us", "off ms", "on", "off again", "its spread", "tuned", "windows off", "windows", "tokens")
     for column in columns:
         result.add_column(column, justify="right")
     for r in found:
@@ -78,6 +83,7 @@ def table(found: list[Ratios]) -> Table:
             f"{r.on:.3f}",
             f"{r.null:.3f}",
             f"{r.null_spread:.3f}",
+            f"{r.tuned:.3f}",
             f"{r.windows_off:.3f}",
             str(r.num_windows),
             "equal" if r.tokens_equal else "DIFFERENT",

@@ -2,7 +2,8 @@
 # sglang_h200.sh install | run: a real SGLang 0.5.16 on one GPU, without a network (make sglang-h200).
 #   install  installs the folders of tools/sglang_kit.sh that were brought here; once for each
 #   run      starts it off, on, off again, three times in turns for each delay, and prints the ratios of decode steps
-# Environment: L2PF_SITE (where SGLang is installed), OUT (results), STARTS (3), DELAYS ("5 15").
+# Environment: L2PF_SITE (where SGLang is installed), OUT (results), STARTS (3), DELAYS ("5 15"), DEADLINE_S (no turn
+# begins after so many seconds; none by default).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 site="${L2PF_SITE:-/tmp/l2pf_sglang}"
@@ -18,11 +19,13 @@ install() {
 }
 
 start() { # NAME DELAY PREFETCH
+  local begin=$SECONDS
   echo "==> sglang: $1, peers answer after $2 us"
   env DSV41_L2_PREFETCH="$3" HF_HUB_OFFLINE=1 PYTHONPATH="$site:$PWD" python3 -m benchmarks.sglang_decode --delay-us "$2" \
     >"$out/last_start.log" 2>&1 || { tail -n 40 "$out/last_start.log"; return 1; }
   grep -E 'dsv41_l2pf' "$out/last_start.log" | grep -v '^{' | head -n 8 || true
   grep '^{' "$out/last_start.log" | tail -n 1 | sed "s/^{/{\"start\": \"$1\", /" >>"$out/sglang.jsonl"
+  echo "    $((SECONDS - begin)) s"
 }
 
 run() {
@@ -34,9 +37,13 @@ run() {
     "$metadata" >"$out/metadata.log" 2>&1 || { cat "$out/metadata.log" >&2; exit 1; }
   cp -r "$metadata"/*.dist-info "$site"
   rm -rf "$metadata"
-  local delay turn
+  local delay turn begin=$SECONDS
   for delay in ${DELAYS:-5 15}; do
     for turn in $(seq "${STARTS:-3}"); do
+      if [ $((SECONDS - begin)) -gt "${DEADLINE_S:-999999}" ]; then
+        echo "==> sglang: turn $turn of $delay us left out: $((SECONDS - begin)) s have passed"
+        continue
+      fi
       start off "$delay" 0
       start on "$delay" 1
       start "off again" "$delay" 0

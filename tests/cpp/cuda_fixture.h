@@ -114,6 +114,8 @@ class CudaFixture : public ::testing::Test {
     head.header.partition_of_sm = one_partition().address();
     head.tickets = {};
     L2PF_CUDA_CHECK(cudaMemcpy(table.window(window_index), &head, sizeof(head), cudaMemcpyHostToDevice));
+    // A copy from pageable memory returns before it has arrived, and no other stream waits for it.
+    L2PF_CUDA_CHECK(cudaDeviceSynchronize());
   }
   // CTAs of a watched window that finished since `watch`.
   static uint32_t num_ctas_done(const CudaTable& table, int window_index) {
