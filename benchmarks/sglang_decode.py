@@ -41,7 +41,7 @@ TP4_RANK = {
 }
 _NUM_WARM_UPS = 1
 _PROMPT_TOKENS = 32
-_STEPS_A_PROMPT = 1024  # of a step that is repeated for as long as it takes
+PLANNED, WINDOWS_OFF, TUNED = "as planned", "windows off", "tuned"
 
 
 def _arguments() -> argparse.Namespace:
@@ -50,7 +50,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--delay-us", type=float, default=5.0, help="after which the emulated peers answer")
     parser.add_argument("--steps", type=int, default=64, help="decode steps a block")
-    parser.add_argument("--blocks", type=int, default=8, help="timed blocks; with the plugin, of each kind")
+    parser.add_argument("--blocks", type=int, default=8, help="timed blocks; with the plugin, of each setting")
+    parser.add_argument("--quantization", help="of the weights, for example fp8; default: none, bfloat16")
     return parser.parse_args()
 
 
@@ -74,46 +75,59 @@ def _put_collectives_behind_row_parallel_linears(delay_us: float, session: Any) 
     RowParallelLinear.forward = with_collective
 
 
+class _Replays:
+    """Times each replay of a CUDA graph by events, so that the host's share of a step is not in it."""
+
+    def __init__(self) -> None:
+        self.last: Callable[[], None] | None = None  # replays the graph that was replayed last
+        self._events: list[tuple[Any, Any]] = []
+
+    def watch(self) -> None:
+        import torch
+
+        original = torch.cuda.CUDAGraph.replay
+
+        @functools.wraps(original)
+        def replay(graph: Any) -> None:
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            original(graph)
+            end.record()
+            self._events.append((begin, end))
+            self.last = functools.partial(original, graph)
+
+        torch.cuda.CUDAGraph.replay = replay
+
+    def take_us(self) -> list[float]:
+        """What the replays since the last call took. They must have ended."""
+        taken = [1e3 * begin.elapsed_time(end) for begin, end in self._events]
+        self._events.clear()
+        return taken
+
+
 class _Decoder:
     """Greedy decoding from one fixed prompt through SGLang's own model runner."""
 
-    def __init__(self, one_batch: Any, bench: Any, batch_size: int) -> None:
+    def __init__(self, one_batch: Any, bench: Any, batch_size: int, replays: _Replays) -> None:
         self._one_batch, self._bench, self._batch_size = one_batch, bench, batch_size
-        self.model = bench.torch_runner.model
+        self.model, self.replays = bench.torch_runner.model, replays
 
-    def _begin(self) -> tuple[Any, Any]:
-        """The prompt's next token and its batch."""
+    def steps(self, num_steps: int) -> tuple[list[list[int]], float, float]:
+        """The tokens of every step, [steps][batch]; the median us of a step, and of its graph's replay alone."""
         prompt = [list(range(17 + index, 17 + index + _PROMPT_TOKENS)) for index in range(self._batch_size)]
         self._bench.clear()
         requests = self._one_batch.prepare_synthetic_inputs_for_latency_test(self._batch_size, _PROMPT_TOKENS, prompt)
         token, _, batch = self._bench.extend(requests)
-        return token, batch
-
-    def endless_step(self) -> Callable[[], None]:
-        """One decode step, again and again; from time to time it begins with the prompt anew."""
-        token, batch, num_left = None, None, 0
-
-        def step() -> None:
-            nonlocal token, batch, num_left
-            if num_left == 0:
-                (token, batch), num_left = self._begin(), _STEPS_A_PROMPT
-            token, _ = self._bench.decode(token, batch)
-            num_left -= 1
-
-        return step
-
-    def steps(self, num_steps: int) -> tuple[list[list[int]], list[float]]:
-        """The tokens of every step, [steps][batch], and the ms that each took."""
-        token, batch = self._begin()
-        tokens, step_ms = [], []
+        self._bench.synchronize()
+        self.replays.take_us()
+        tokens, step_us = [], []
         for _ in range(num_steps):
-            self._bench.synchronize()
             begin = time.perf_counter()
             token, _ = self._bench.decode(token, batch)
             self._bench.synchronize()
-            step_ms.append((time.perf_counter() - begin) * 1e3)
+            step_us.append((time.perf_counter() - begin) * 1e6)
             tokens.append(token.tolist())
-        return tokens, step_ms
+        return tokens, statistics.median(step_us), statistics.median(self.replays.take_us())
 
 
 class _Windows:
@@ -130,13 +144,13 @@ class _Windows:
         planned = {w["collective_index"]: (w["budget_bytes"], w["form"]) for w in signature["windows"]}
         begin = time.perf_counter()
         self.tuning = self._prefetcher.tune(
-            decoder.endless_step(), num_tokens=batch_size, mode="decode", rounds=4, progress=False
+            decoder.replays.last, num_tokens=batch_size, mode="decode", progress=False
         )
         self.tune_s = time.perf_counter() - begin
         self.settings = {
-            "ms": planned,
-            "windows_off_ms": {index: (0, form) for index, (_, form) in planned.items()},
-            "tuned_ms": {w.collective_index: (w.budget_bytes, w.form) for w in self.tuning.windows},
+            PLANNED: planned,
+            WINDOWS_OFF: {index: (0, form) for index, (_, form) in planned.items()},
+            TUNED: {w.collective_index: (w.budget_bytes, w.form) for w in self.tuning.windows},
         }
 
     def set(self, name: str) -> None:
@@ -146,7 +160,7 @@ class _Windows:
     def report(self) -> dict:
         tuning = self.tuning
         return {
-            "tuning": {"ratio": tuning.ratio, "noise": tuning.noise, "num_off": tuning.num_off,
+            "tuning": {"ratio": tuning.ratio, "step_us": tuning.step_us, "noise": tuning.noise, "num_off": tuning.num_off,
                        "reason": tuning.reason, "seconds": self.tune_s, "measured": tuning.measured},
             "signatures": [
                 {name: s[name] for name in ("num_tokens", "mode", "state", "reason", "num_collectives", "num_windows",
@@ -158,23 +172,25 @@ class _Windows:
 
 def _measure(decoder: _Decoder, session: Any, arguments: argparse.Namespace) -> dict:
     for _ in range(_NUM_WARM_UPS):
-        tokens, _ = decoder.steps(arguments.steps)
+        tokens, _, _ = decoder.steps(arguments.steps)
     windows = _Windows(decoder, session, arguments.batch_size) if session is not None else None
-    names = ("ms", "windows_off_ms", "tuned_ms")
-    step_times: dict[str, list[float]] = {name: [] for name in names}
+    settings = (PLANNED, WINDOWS_OFF, TUNED) if windows else (PLANNED,)
+    step_us: dict[str, list[float]] = {name: [] for name in settings}
+    graph_us: dict[str, list[float]] = {name: [] for name in settings}
     equal = True
     for _ in range(arguments.blocks):
-        for name in names[: 3 if windows else 1]:
+        for name in settings:
             if windows:
                 windows.set(name)
-            block_tokens, step_ms = decoder.steps(arguments.steps)
+            block_tokens, block_step_us, block_graph_us = decoder.steps(arguments.steps)
             equal = equal and block_tokens == tokens
-            step_times[name].append(statistics.median(step_ms))
-    digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
+            step_us[name].append(block_step_us)
+            graph_us[name].append(block_graph_us)
     return {
-        "tokens": digest,
+        "tokens": hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16],
         "tokens_equal_in_every_block": equal,
-        **step_times,
+        "step_us": step_us,
+        "graph_us": graph_us,
         **(windows.report() if windows else {}),
     }
 
@@ -190,10 +206,12 @@ def _latency_test(arguments: argparse.Namespace) -> Any:
             getattr(one_batch, initialise)(server_args)
         load_plugins()
         session = sglang.session()
+        replays = _Replays()
+        replays.watch()
         _put_collectives_behind_row_parallel_linears(arguments.delay_us, session)
         one_batch.configure_logger(server_args, prefix=" TP0")
         bench, _ = one_batch.load_model(server_args, port_args, gpu_id, tp_rank)
-        result = _measure(_Decoder(one_batch, bench, arguments.batch_size), session, arguments)
+        result = _measure(_Decoder(one_batch, bench, arguments.batch_size, replays), session, arguments)
         environment = {name: value for name, value in os.environ.items() if name.startswith("DSV41_")}
         print(json.dumps({**vars(arguments), "plugin": session is not None, "environment": environment, **result}))
 
@@ -214,7 +232,8 @@ def main() -> None:
             *("--model-path", folder, "--load-format", "dummy", "--grammar-backend", "none"),
             "--disable-prefill-cuda-graph",  # a minute of capture, and decode is what is timed
             *("--attention-backend", "triton", "--sampling-backend", "pytorch", "--mem-fraction-static", "0.5"),
-            *("--batch-size", str(arguments.batch_size), "--cuda-graph-max-bs", str(arguments.batch_size)),
+            *("--batch-size", str(arguments.batch_size), "--cuda-graph-bs-decode", str(arguments.batch_size)),
+            *(("--quantization", arguments.quantization) if arguments.quantization else ()),
         ]
         one_batch.cli_main()
 

@@ -12,15 +12,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.sglang_decode import PLANNED, TUNED, WINDOWS_OFF
+
 OFF, ON, NULL = "off", "on", "off again"
+QUANTITIES = {"step_us": "a step", "graph_us": "its graph alone"}
 
 
 @dataclass(frozen=True)
 class Ratios:
-    """Of one delay: the median over the starts of (median step of a start / median step of the off start beside it)."""
+    """Of one delay and quantity: the median over the turns of (median of a start / median of the off start beside it)."""
 
     delay_us: float
-    off_ms: float
+    quantity: str  # a key of QUANTITIES
+    off_us: float
     on: float
     null: float
     null_spread: float  # largest distance of a null ratio from 1
@@ -47,39 +51,45 @@ def ratios(starts: list[dict]) -> list[Ratios]:
         counts = {name: len(kinds[name]) for name in (OFF, ON, NULL)}
         if len(set(counts.values())) != 1:
             raise ValueError(f"delay {delay_us} us: expected as many starts of each kind, got {counts}")
-        off = [statistics.median(start["ms"]) for start in kinds[OFF]]
-
-        def against_off(name: str, key: str = "ms", kinds: dict = kinds, off: list = off) -> list[float]:
-            return [statistics.median(start[key]) / ms for start, ms in zip(kinds[name], off) if start[key]]
-
-        null = against_off(NULL)
-        everything = [start for group in kinds.values() for start in group]
-        found.append(
-            Ratios(
-                delay_us,
-                off_ms=statistics.median(off),
-                on=statistics.median(against_off(ON)),
-                null=statistics.median(null),
-                null_spread=max(abs(ratio - 1) for ratio in null),
-                tuned=_median(against_off(ON, "tuned_ms")),
-                windows_off=_median(against_off(ON, "windows_off_ms")),
-                num_windows=max((s["num_windows"] for s in kinds[ON][0].get("signatures", [])), default=0),
-                tokens_equal=len({start["tokens"] for start in everything}) == 1
-                and all(start["tokens_equal_in_every_block"] for start in everything),
-            )
-        )
+        found += [_ratios_of(delay_us, quantity, kinds) for quantity in QUANTITIES]
     return found
 
 
+def _ratios_of(delay_us: float, quantity: str, kinds: dict[str, list[dict]]) -> Ratios:
+    off = [statistics.median(start[quantity][PLANNED]) for start in kinds[OFF]]
+
+    def against_off(name: str, setting: str = PLANNED) -> list[float]:
+        pairs = zip(kinds[name], off)
+        return [statistics.median(start[quantity][setting]) / us for start, us in pairs if setting in start[quantity]]
+
+    null = against_off(NULL)
+    everything = [start for group in kinds.values() for start in group]
+    return Ratios(
+        delay_us,
+        quantity,
+        off_us=statistics.median(off),
+        on=_median(against_off(ON)),
+        null=_median(null),
+        null_spread=max(abs(ratio - 1) for ratio in null),
+        tuned=_median(against_off(ON, TUNED)),
+        windows_off=_median(against_off(ON, WINDOWS_OFF)),
+        num_windows=max((s["num_windows"] for s in kinds[ON][0].get("signatures", [])), default=0),
+        tokens_equal=len({start["tokens"] for start in everything}) == 1
+        and all(start["tokens_equal_in_every_block"] for start in everything),
+    )
+
+
 def table(found: list[Ratios]) -> Table:
-    result = Table(title="SGLang decode step / the same without the plugin")
-    columns = ("peers late by us", "off ms", "on", "off again", "its spread", "tuned", "windows off", "windows", "tokens")
+    result = Table(title="SGLang's decode / the same without the plugin")
+    columns = ("peers late by us", "what", "off us", "on", "off again", "its spread", "tuned", "windows off", "windows",
+               "tokens")  # fmt: skip
     for column in columns:
         result.add_column(column, justify="right")
     for r in found:
         result.add_row(
             f"{r.delay_us:g}",
-            f"{r.off_ms:.3f}",
+            QUANTITIES[r.quantity],
+            f"{r.off_us:.1f}",
             f"{r.on:.3f}",
             f"{r.null:.3f}",
             f"{r.null_spread:.3f}",

@@ -7,29 +7,36 @@ import pytest
 from benchmarks.sglang_ratios import ratios, table
 
 
-def start(name, ms, delay_us=5.0, tokens="abc", **more):
-    return {"start": name, "delay_us": delay_us, "ms": [ms, 9 * ms, ms], "windows_off_ms": [], "tuned_ms": [], "tokens": tokens,
-            "tokens_equal_in_every_block": True, **more}  # fmt: skip
+def start(name, us, delay_us=5.0, tokens="abc", **settings):
+    """us: of a step; its graph takes half."""
+    settings = {"as planned": us, **settings}
+    return {"start": name, "delay_us": delay_us, "tokens": tokens, "tokens_equal_in_every_block": True,
+            "step_us": {setting: [us, 9 * us, us] for setting, us in settings.items()},
+            "graph_us": {setting: [us / 2, 9 * us, us / 2] for setting, us in settings.items()}}  # fmt: skip
 
 
 def a_turn(off, on, null, **more):
-    with_plugin = {"signatures": [{"num_windows": 32}], "windows_off_ms": [off * 1.01], "tuned_ms": [off * 0.8]}
-    return [start("off", off, **more), {**start("on", on, **more), **with_plugin}, start("off again", null, **more)]
+    with_plugin = start("on", on, **more, **{"windows off": off * 1.01, "tuned": off * 0.8})
+    return [start("off", off, **more), {**with_plugin, "signatures": [{"num_windows": 32}]},
+            start("off again", null, **more)]  # fmt: skip
 
 
 def test_each_turn_is_compared_with_its_own_off():
     # The machine is twice as fast in the second turn.
-    (found,) = ratios(a_turn(2.0, 1.8, 2.02) + a_turn(1.0, 0.9, 0.99) + a_turn(2.0, 1.9, 2.0))
-    assert (found.off_ms, found.on, found.null) == (2.0, pytest.approx(0.9), pytest.approx(1.0))
-    assert found.null_spread == pytest.approx(0.01)
-    assert (found.tuned, found.windows_off) == (pytest.approx(0.8), pytest.approx(1.01))
-    assert (found.num_windows, found.tokens_equal) == (32, True)
+    found, graph = ratios(a_turn(2.0, 1.8, 2.02) + a_turn(1.0, 0.9, 0.99) + a_turn(2.0, 1.9, 2.0))
+    assert (found.quantity, graph.quantity) == ("step_us", "graph_us")
+    assert (found.off_us, graph.off_us) == (2.0, 1.0)
+    for each in (found, graph):
+        assert (each.on, each.null) == (pytest.approx(0.9), pytest.approx(1.0))
+        assert each.null_spread == pytest.approx(0.01)
+        assert (each.tuned, each.windows_off) == (pytest.approx(0.8), pytest.approx(1.01))
+        assert (each.num_windows, each.tokens_equal) == (32, True)
 
 
 def test_delays_are_apart():
     found = ratios(a_turn(1.0, 0.9, 1.0) + a_turn(1.0, 0.8, 1.0, delay_us=15.0))
-    assert [(r.delay_us, r.on) for r in found] == [(5.0, 0.9), (15.0, 0.8)]
-    assert table(found).row_count == 2
+    assert [(r.delay_us, r.on) for r in found[::2]] == [(5.0, 0.9), (15.0, 0.8)]
+    assert table(found).row_count == 4
 
 
 def test_other_tokens_of_one_start_are_seen():
@@ -40,8 +47,8 @@ def test_other_tokens_of_one_start_are_seen():
 
 def test_without_windows_there_is_no_ratio_for_them():
     starts = a_turn(1.0, 0.9, 1.0)
-    starts[1].update(windows_off_ms=[], tuned_ms=[], signatures=[])
-    (found,) = ratios(starts)
+    starts[1] = start("on", 0.9)
+    found = ratios(starts)[0]
     assert math.isnan(found.windows_off) and math.isnan(found.tuned) and found.num_windows == 0
 
 

@@ -3,7 +3,7 @@
 #   install  installs the folders of tools/sglang_kit.sh that were brought here; once for each
 #   run      starts it off, on, off again, three times in turns for each delay, and prints the ratios of decode steps
 # Environment: L2PF_SITE (where SGLang is installed), OUT (results), STARTS (3), DELAYS ("5 15"), DEADLINE_S (no turn
-# begins after so many seconds; none by default).
+# begins after so many seconds; none by default), SGLANG_DECODE_ARGS (more words for benchmarks.sglang_decode).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 site="${L2PF_SITE:-/tmp/l2pf_sglang}"
@@ -21,7 +21,8 @@ install() {
 start() { # NAME DELAY PREFETCH
   local begin=$SECONDS
   echo "==> sglang: $1, peers answer after $2 us"
-  env DSV41_L2_PREFETCH="$3" HF_HUB_OFFLINE=1 PYTHONPATH="$site:$PWD" python3 -m benchmarks.sglang_decode --delay-us "$2" \
+  # shellcheck disable=SC2086  # SGLANG_DECODE_ARGS is a list of words
+  env DSV41_L2_PREFETCH="$3" HF_HUB_OFFLINE=1 PYTHONPATH="$site:$PWD" python3 -m benchmarks.sglang_decode --delay-us "$2" ${SGLANG_DECODE_ARGS:-} \
     >"$out/last_start.log" 2>&1 || { tail -n 40 "$out/last_start.log"; return 1; }
   grep -E 'dsv41_l2pf' "$out/last_start.log" | grep -v '^{' | head -n 8 || true
   grep '^{' "$out/last_start.log" | tail -n 1 | sed "s/^{/{\"start\": \"$1\", /" >>"$out/sglang.jsonl"
