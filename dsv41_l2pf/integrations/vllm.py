@@ -10,19 +10,16 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from . import vllm_targets
 from .hooks import Wrapper
 from .install import Installation
 from .plugin import Plugin
-from .reads import expert_bytes, layer_tensors
+from .reads import expert_bytes
 from .session import Session, is_capturing
+from .vllm_learning import forward_context, learn
 from .wrapping import argument, around, on_error, pausing, resuming
 
 # Groups whose collectives lie between a decode forward's GEMMs. Not pp, world or data parallel ones.
@@ -34,88 +31,23 @@ logger = logging.getLogger("vllm.dsv41_l2pf")  # vLLM shows the logs of its own 
 
 
 class _Thread(threading.local):
-    uncompiled = False
     shape: tuple[str, str] | None = None  # mode and variant of the graph that model runner V1 captures
 
 
 _local = _Thread()
 
 
-# -- learning -----------------------------------------------------------------------------------------------------------
-
-
-def read_by(module: torch.nn.Module) -> list[torch.Tensor]:
-    """The matrices that a call of this module itself reads; its submodules are called on their own.
-
-    Tables of which only rows are read, and experts of which only some are, are left out.
-    """
-    if hasattr(module, "num_embeddings") or hasattr(module, "local_num_experts"):
-        return []
-    # A layer with adapters runs its base layer's method without calling the layer.
-    layers = [module, module.base_layer] if isinstance(getattr(module, "base_layer", None), torch.nn.Module) else [module]
-    return [tensor for layer in layers for tensor in layer_tensors(layer) if tensor.dim() > 1]
-
-
-@contextmanager
-def _uncompiled() -> Iterator[None]:
-    """vLLM's models run their Python inside, as they do for inputs that were not compiled for."""
-    context = getattr(sys.modules.get(vllm_targets.FORWARD_CONTEXT), "_forward_context", None)
-    before = getattr(context, "skip_compiled", False)
-    _local.uncompiled = True
-    if context is not None:
-        context.skip_compiled = True
-    try:
-        yield
-    finally:
-        _local.uncompiled = False
-        if context is not None:
-            context.skip_compiled = before
-
-
-@contextmanager
-def _recording(session: Session) -> Iterator[None]:
-    def note(module: torch.nn.Module, _inputs: Any) -> None:
-        if session.records:
-            session.record(lambda args, kwargs: read_by(module), (), {})
-
-    hook = register_module_forward_pre_hook(note)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def _learn(session: Session, owner: Any, num_tokens: int, mode: str, run: Callable[[], Any]) -> None:
-    if session.off:
-        return
-    try:
-        with _uncompiled(), _recording(session), session.forward(owner, num_tokens, mode):
-            run()
-    except Exception as error:  # noqa: BLE001  all ranks run the same code and come here alike
-        session.switch_off(f"the learning forward of {num_tokens} tokens failed: {error}")
+# -- graphs -------------------------------------------------------------------------------------------------------------
 
 
 def _learn_or_capture(
     session: Session, owner: Any, num_tokens: int, mode: str, captures: bool, run: Callable[[], Any]
 ) -> Any:
     if not captures:
-        _learn(session, owner, num_tokens, mode, run)
+        learn(session, owner, num_tokens, mode, run)
         return run()
     with session.forward(owner, num_tokens, mode, captures=True):
         return run()
-
-
-def _forward_context(create: Callable) -> Callable:
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        context = create(*args, **kwargs)
-        if _local.uncompiled:
-            context.skip_compiled = True
-        return context
-
-    return wrapped
-
-
-# -- graphs -------------------------------------------------------------------------------------------------------------
 
 
 def _words(query_len: int | None, num_loras: int) -> tuple[str, str]:
@@ -272,7 +204,7 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
         return expert_bytes(layer, num_tokens, layer.local_num_experts, layer.global_num_experts)
 
     return {
-        "forward_context": _forward_context,
+        "forward_context": forward_context,
         "load_model": _load_model(session, installation),
         "warmed_up": _warmed_up(session),
         "capture": _capture(session),

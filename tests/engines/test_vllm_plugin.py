@@ -240,7 +240,7 @@ def test_the_old_model_runner_learns_and_captures(run_python):
 def test_what_a_module_reads():
     import torch
 
-    from dsv41_l2pf.integrations.vllm import read_by
+    from dsv41_l2pf.integrations.vllm_learning import read_by
 
     inner = torch.nn.Linear(8, 8)
     adapted = torch.nn.Module()
