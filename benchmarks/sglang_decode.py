@@ -134,18 +134,16 @@ class _Windows:
     """The decode signature's windows, and the ways in which they are set."""
 
     def __init__(self, decoder: _Decoder, session: Any, batch_size: int) -> None:
-        self._prefetcher, self._model = session.prefetcher, decoder.model
+        self._prefetcher = session.prefetcher
         signatures = self._prefetcher.status()["signatures"]
         fitting = [s for s in signatures if s["num_tokens"] == batch_size and s["mode"] == "decode"]
         signature = max(fitting, key=lambda s: s["num_windows"], default={"windows": []})
         if not signature["windows"]:
             raise RuntimeError(f"expected windows for decode steps of {batch_size} tokens, got {signatures}")
-        self._key = {"num_tokens": batch_size, "mode": "decode", "model": self._model}
+        self._key = {"num_tokens": batch_size, "mode": "decode", "model": decoder.model}
         planned = {w["collective_index"]: (w["budget_bytes"], w["form"]) for w in signature["windows"]}
         begin = time.perf_counter()
-        self.tuning = self._prefetcher.tune(
-            decoder.replays.last, num_tokens=batch_size, mode="decode", progress=False
-        )
+        self.tuning = self._prefetcher.tune(decoder.replays.last, num_tokens=batch_size, mode="decode", progress=False)
         self.tune_s = time.perf_counter() - begin
         self.settings = {
             PLANNED: planned,

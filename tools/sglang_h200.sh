@@ -22,7 +22,8 @@ start() { # NAME DELAY PREFETCH
   local begin=$SECONDS
   echo "==> sglang: $1, peers answer after $2 us"
   # shellcheck disable=SC2086  # SGLANG_DECODE_ARGS is a list of words
-  env DSV41_L2_PREFETCH="$3" HF_HUB_OFFLINE=1 PYTHONPATH="$site:$PWD" python3 -m benchmarks.sglang_decode --delay-us "$2" ${SGLANG_DECODE_ARGS:-} \
+  env DSV41_L2_PREFETCH="$3" HF_HUB_OFFLINE=1 PYTHONPATH="$site:$PWD" \
+    python3 -m benchmarks.sglang_decode --delay-us "$2" ${SGLANG_DECODE_ARGS:-} \
     >"$out/last_start.log" 2>&1 || { tail -n 40 "$out/last_start.log"; return 1; }
   grep -E 'dsv41_l2pf' "$out/last_start.log" | grep -v '^{' | head -n 8 || true
   grep '^{' "$out/last_start.log" | tail -n 1 | sed "s/^{/{\"start\": \"$1\", /" >>"$out/sglang.jsonl"
