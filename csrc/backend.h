@@ -32,10 +32,16 @@ class BackendError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The backend chooses.
+inline constexpr int64_t kAutoInFlight = -1;
+// One load of each thread of one CTA; no cap is lower.
+inline constexpr int64_t kLeastInFlightBytes = 64 << 10;
+
 // How much of a window is prefetched and how; changing it needs no recapture.
 struct WindowSetting {
   int64_t byte_limit = 0;  // 0 switches the window off
   Form form = Form::kAuto;
+  int64_t in_flight_bytes = kAutoInFlight;  // cap on what is asked of memory at a time; 0: none
 
   friend bool operator==(const WindowSetting&, const WindowSetting&) = default;
 };
@@ -80,6 +86,7 @@ struct Prefetch {
   // Capturing: the collective's own input and output, read last so that the weights do not push them out of L2. Nobody
   // holds them: the prefetch reads them while the collective beside it does.
   std::vector<Segment> carried = {};
+  int64_t in_flight_bytes = kAutoInFlight;  // of `segments`; a table's windows have their own
 
   // In place, input and output are one, and read once.
   void carry(const std::optional<Segment>& segment) {
@@ -91,9 +98,10 @@ struct Prefetch {
 // What a prefetch takes of a device while it runs: of each SM that a CTA is on, and how many CTAs there are.
 struct Footprint {
   int num_ctas = 0;
-  int num_threads = 0;    // of a CTA
-  int num_registers = 0;  // of a thread
-  int shared_bytes = 0;   // of a CTA
+  int num_threads = 0;          // of a CTA
+  int num_registers = 0;        // of a thread
+  int shared_bytes = 0;         // of a CTA
+  int64_t in_flight_bytes = 0;  // cap where a prefetcher sets none; 0: none
 };
 
 struct DeviceInfo {

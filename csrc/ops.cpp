@@ -22,7 +22,7 @@ STABLE_TORCH_LIBRARY(dsv41, m) {
   // Management; never traced.
   m.def(
       "create_prefetcher(int budget_bytes, bool all_gather, str form, str placement, int max_tokens, "
-      "bool back_to_back, bool strict) -> int");
+      "bool back_to_back, bool strict, int in_flight_bytes=-1) -> int");
   m.def("destroy_prefetcher(int prefetcher) -> ()");
   m.def("invalidate(int prefetcher) -> ()");
   m.def("pause(int prefetcher) -> ()");

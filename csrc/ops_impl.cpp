@@ -34,7 +34,9 @@ Prefetch bare_prefetch(const char* op, const Anchor& at, const std::vector<Tenso
     if (covered.segment) segments.push_back(std::move(*covered.segment));
   }
   const int64_t budget = budget_bytes == kAutoBudget ? configured_budget(at) : budget_bytes;
-  return {nullptr, 0, cut_to_budget(segments, budget), Form::kAuto};
+  const Forward* const forward = current_forward();
+  const int64_t in_flight_bytes = forward ? forward->options().in_flight_bytes : kAutoInFlight;
+  return {nullptr, 0, cut_to_budget(segments, budget), Form::kAuto, {}, in_flight_bytes};
 }
 
 // What a captured collective carries in `tensor`; nothing where its view is not dense. Never throws: it is no reason to

@@ -31,7 +31,7 @@ std::string status();
 std::vector<int64_t> status_words();
 
 int64_t create_prefetcher(int64_t budget_bytes, bool all_gather, Text form, Text placement, int64_t max_tokens,
-                          bool back_to_back, bool strict);
+                          bool back_to_back, bool strict, int64_t in_flight_bytes);
 void destroy_prefetcher(int64_t prefetcher);
 void invalidate(int64_t prefetcher);
 void pause(int64_t prefetcher);

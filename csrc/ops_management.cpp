@@ -36,15 +36,18 @@ std::vector<int64_t> status_words() {
 }
 
 int64_t create_prefetcher(int64_t budget_bytes, bool all_gather, Text form_word, Text placement_word,
-                          int64_t max_tokens, bool back_to_back, bool strict) {
+                          int64_t max_tokens, bool back_to_back, bool strict, int64_t in_flight_bytes) {
   constexpr const char* op = "create_prefetcher";
   require_at_least(budget_bytes, kAutoBudget, op, "budget_bytes");
   require_at_least(max_tokens, 1, op, "max_tokens");
+  require_at_least(in_flight_bytes, kAutoInFlight, op, "in_flight_bytes");
+  if (in_flight_bytes > 0) require_at_least(in_flight_bytes, kLeastInFlightBytes, op, "in_flight_bytes");
   PrefetcherOptions options;
   options.budget_bytes = budget_bytes;
   options.form = require_word(form(form_word), op, "`form` to be one of " + forms(), form_word);
   options.placement =
       require_word(placement(placement_word), op, "`placement` to be one of " + placements(), placement_word);
+  options.in_flight_bytes = in_flight_bytes;
   options.max_tokens = max_tokens;
   options.strict = strict;
   options.plan = {all_gather, back_to_back};

@@ -40,7 +40,8 @@ Learned Prefetcher::learn(SignatureState& state, ForwardResult& result, Backend&
     state.forget_lengths_unless_of(*plan);
     std::vector<WindowSetting> initial;
     for (const auto& window : plan->windows)
-      initial.push_back({configured_limit(window, state, backend, plan->device), options_.form});
+      initial.push_back(
+          {configured_limit(window, state, backend, plan->device), options_.form, options_.in_flight_bytes});
     auto settings = state.carried_settings(*plan, initial);
     auto table = plan->windows.empty() ? nullptr : backend.make_table(plan, settings, place);
     std::erase_if(tables_, [](const auto& made) { return made.expired(); });

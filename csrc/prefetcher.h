@@ -18,6 +18,7 @@ struct PrefetcherOptions {
   int64_t budget_bytes = kAutoBudget;  // per window
   Form form = Form::kAuto;
   Placement placement = Placement::kAuto;
+  int64_t in_flight_bytes = kAutoInFlight;
   int64_t max_tokens = 256;
   bool strict = false;
   PlanOptions plan = {};

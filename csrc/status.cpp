@@ -21,6 +21,7 @@ void write_footprint(JsonWriter& json, const std::optional<Footprint>& footprint
       .member("num_threads", footprint->num_threads)
       .member("num_registers", footprint->num_registers)
       .member("shared_bytes", footprint->shared_bytes)
+      .member("in_flight_bytes", footprint->in_flight_bytes)
       .end_object();
 }
 
@@ -100,6 +101,7 @@ void write_prefetcher(JsonWriter& json, int64_t handle, const Prefetcher& prefet
       .member("all_gather", options.plan.all_gather)
       .member("form", to_string(options.form))
       .member("placement", to_string(options.placement))
+      .member("in_flight_bytes", options.in_flight_bytes)
       .member("max_tokens", options.max_tokens)
       .member("back_to_back", options.plan.back_to_back)
       .member("strict", options.strict)

@@ -11,6 +11,9 @@ from pathlib import Path
 from .checks import is_whole, rejected
 
 AUTO_BUDGET = -1
+AUTO_IN_FLIGHT = -1
+# One load of each thread of one CTA (csrc/backend.h).
+LEAST_IN_FLIGHT_BYTES = 64 << 10
 FORMS = ("auto", "bulk", "lines", "load", "load_keep", "load_both")
 PLACEMENTS = ("auto", "in_line", "launch_order", "side_stream")
 MIB = 1 << 20
@@ -20,6 +23,7 @@ _BUDGET = "DSV41_L2_PREFETCH_MB"
 _ALL_GATHER = "DSV41_L2_PREFETCH_AG"
 _FORM = "DSV41_L2_PREFETCH_FORM"
 _PLACEMENT = "DSV41_L2_PREFETCH_PLACEMENT"
+_IN_FLIGHT = "DSV41_L2_PREFETCH_IN_FLIGHT_KB"
 _MAX_TOKENS = "DSV41_L2_PREFETCH_MAX_TOKENS"
 _NVTX = "DSV41_L2_PREFETCH_NVTX"
 _CACHE = "XDG_CACHE_HOME"
@@ -41,6 +45,8 @@ class Config:
     all_gather: whether all-gathers get windows.
     form: auto, bulk, lines, load, load_keep or load_both.
     placement: auto, in_line, launch_order or side_stream.
+    in_flight_bytes: at most this much is asked of memory at a time, for GPUs whose memory the network shares; at least
+        65536, 0 for no cap, -1 for 128 KiB on such GPUs and none on others. Hints then become loads.
     max_tokens: forwards with more tokens are left alone.
     back_to_back: the caller says that a forward's prologue follows the last window of the one before it.
     requested: the environment asked for prefetching (DSV41_L2_PREFETCH is 1 or strict); engines act only then.
@@ -59,6 +65,7 @@ class Config:
     back_to_back: bool = False
     requested: bool = False
     nvtx: bool = False
+    in_flight_bytes: int = AUTO_IN_FLIGHT
 
     def __post_init__(self) -> None:
         for name in ("enabled", "strict", "all_gather", "back_to_back", "requested"):
@@ -72,6 +79,8 @@ class Config:
             raise rejected("placement", "one of " + ", ".join(PLACEMENTS), self.placement)
         if not is_whole(self.max_tokens, 1):
             raise rejected("max_tokens", "a whole number >= 1", self.max_tokens)
+        if not (is_whole(self.in_flight_bytes, AUTO_IN_FLIGHT) and _is_cap(self.in_flight_bytes)):
+            raise rejected("in_flight_bytes", "bytes >= 65536, 0 for no cap, or -1 for auto", self.in_flight_bytes)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Config:
@@ -90,6 +99,7 @@ class Config:
             max_tokens=_max_tokens(environ),
             requested=gate in ("1", "strict"),
             nvtx=_choice(environ, _NVTX, ("0", "1"), "0") == "1",
+            in_flight_bytes=_in_flight_bytes(environ),
         )
 
 
@@ -134,6 +144,13 @@ def _budget_effect(environ: Mapping[str, str]) -> str:
     return "the library chooses" if num_bytes == AUTO_BUDGET else f"at most {num_bytes / MIB:g} MiB a window"
 
 
+def _in_flight_effect(environ: Mapping[str, str]) -> str:
+    num_bytes = _in_flight_bytes(environ)
+    if num_bytes == AUTO_IN_FLIGHT:
+        return "128 KiB where a GPU shares the host's memory, else no cap"
+    return f"at most {num_bytes >> 10} KiB in flight" if num_bytes else "no cap"
+
+
 def _all_gather_effect(environ: Mapping[str, str]) -> str:
     return "all-gathers get windows" if Config.from_env(environ).all_gather else "all-gathers get no windows"
 
@@ -144,6 +161,7 @@ _EFFECTS: dict[str, Callable[[Mapping[str, str]], str]] = {
     _ALL_GATHER: _all_gather_effect,
     _FORM: lambda environ: f"form {Config.from_env(environ).form}",
     _PLACEMENT: lambda environ: f"placement {Config.from_env(environ).placement}",
+    _IN_FLIGHT: _in_flight_effect,
     _MAX_TOKENS: lambda environ: f"forwards of more than {Config.from_env(environ).max_tokens} tokens are left alone",
     _NVTX: lambda environ: "NVTX ranges" if Config.from_env(environ).nvtx else "no NVTX ranges",
     _CACHE: lambda environ: f"calibrations are kept in {cache_dir(environ) / 'calibration'}",
@@ -172,6 +190,19 @@ def _budget_bytes(environ: Mapping[str, str]) -> int:
     if not (math.isfinite(mib) and 0 <= mib <= 1 << 20):
         raise rejected(_BUDGET, "MiB a window (a number from 0 to 1048576), or auto", value)
     return int(mib * MIB)
+
+
+def _is_cap(num_bytes: int) -> bool:
+    return num_bytes <= 0 or num_bytes >= LEAST_IN_FLIGHT_BYTES
+
+
+def _in_flight_bytes(environ: Mapping[str, str]) -> int:
+    value = _read(environ, _IN_FLIGHT)
+    if value in ("", "auto"):
+        return AUTO_IN_FLIGHT
+    if not (value.isascii() and value.isdigit() and len(value) < 12 and _is_cap(int(value) << 10)):
+        raise rejected(_IN_FLIGHT, "KiB >= 64, 0 for no cap, or auto", value)
+    return int(value) << 10
 
 
 def _max_tokens(environ: Mapping[str, str]) -> int:

@@ -67,6 +67,7 @@ class Prefetcher:
             self.config.max_tokens,
             self.config.back_to_back,
             self.config.strict,
+            self.config.in_flight_bytes,
         )
         if self.config.nvtx and has_nvtx():
             self.windows.observer = NvtxRanges(self)

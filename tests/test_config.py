@@ -33,9 +33,10 @@ def test_every_variable_is_read():
             "DSV41_L2_PREFETCH_PLACEMENT": "side_stream",
             "DSV41_L2_PREFETCH_MAX_TOKENS": "7",
             "DSV41_L2_PREFETCH_NVTX": "1",
+            "DSV41_L2_PREFETCH_IN_FLIGHT_KB": "128",
         }
     )
-    assert config == Config(True, False, 3 << 19, False, "lines", "side_stream", 7, False, True, True)
+    assert config == Config(True, False, 3 << 19, False, "lines", "side_stream", 7, False, True, True, 128 << 10)
 
 
 def test_the_process_environment_is_read_when_called(monkeypatch):
@@ -58,6 +59,9 @@ def test_an_empty_value_counts_as_unset():
         ("DSV41_L2_PREFETCH_AG", "2", "0, 1"),
         ("DSV41_L2_PREFETCH_FORM", "Bulk", "auto, bulk, lines, load, load_keep, load_both"),
         ("DSV41_L2_PREFETCH_PLACEMENT", "graph", "auto, in_line, launch_order, side_stream"),
+        ("DSV41_L2_PREFETCH_IN_FLIGHT_KB", "63", "KiB >= 64, 0 for no cap, or auto"),
+        ("DSV41_L2_PREFETCH_IN_FLIGHT_KB", "-1", "KiB >= 64, 0 for no cap, or auto"),
+        ("DSV41_L2_PREFETCH_IN_FLIGHT_KB", "1.5", "KiB >= 64, 0 for no cap, or auto"),
         ("DSV41_L2_PREFETCH_MAX_TOKENS", "0", "a whole number >= 1"),
         ("DSV41_L2_PREFETCH_MAX_TOKENS", "1.5", "a whole number >= 1"),
         ("DSV41_L2_PREFETCH_MAX_TOKENS", "٣", "a whole number >= 1"),

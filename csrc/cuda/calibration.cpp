@@ -21,8 +21,8 @@ constexpr int64_t kMiB = 1 << 20;
 constexpr int kSamples = 7;
 // A read counts as hot while it runs at this share of the rate of a small one.
 constexpr double kHotShare = 0.85;
-// The most CTAs that fill at this share of the best rate: spread over more SMs, a prefetch that runs into the GEMM is in
-// its way for less. Measured on an H200, 16 MiB behind 5 us: 132 CTAs 0.952 of off, 33 CTAs 0.973.
+// The most CTAs that fill at this share of the best rate: spread over more SMs, a prefetch that runs into the GEMM is
+// in its way for less. Measured on an H200, 16 MiB behind 5 us: 132 CTAs 0.952 of off, 33 CTAs 0.973.
 constexpr double kFillShare = 0.95;
 constexpr int kStartDelaysNs[] = {0, 400, 800, 1200, 1600, 2400};
 constexpr int kCollectiveSamples = 81;
@@ -48,6 +48,7 @@ class Probes {
     result_.l2_bytes = properties.l2CacheSize;
     result_.key = calibration_key(device);
     choice_.has_bulk = has_launch_order_ = properties.major >= 9;
+    choice_.in_flight_bytes = properties.integrated ? kSharedMemoryInFlightBytes : 0;
     result_.window_bytes = std::clamp<int64_t>(result_.l2_bytes / 4, kMiB, 16 * kMiB) & ~(kMiB - 1);
     buffer_ = std::make_unique<ProbeBuffer>(4 * std::max(result_.l2_bytes, 8 * result_.window_bytes));
     head_ = std::make_unique<ProbeBuffer>(sizeof(WindowHead) + sizeof(SegmentRecord));
@@ -76,9 +77,8 @@ class Probes {
 
  private:
   std::vector<Form> forms() const {
-    std::vector<Form> forms{Form::kLines, Form::kLoad};
-    if (choice_.has_bulk) forms.push_back(Form::kBulk);
-    if (!result_.partition_of_sm.empty()) forms.push_back(Form::kLoadBoth);
+    auto forms = choice_.forms();
+    std::erase(forms, Form::kLoadKeep);  // like kLoad, until a model reads something else meanwhile
     return forms;
   }
 

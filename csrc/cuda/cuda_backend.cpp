@@ -76,7 +76,8 @@ void for_each_inline_window(const Prefetch& prefetch, const KernelChoice& choice
   std::span<const Segment> left = prefetch.segments;
   while (!left.empty()) {
     const auto batch = left.first(std::min<size_t>(left.size(), kMaxInlineSegments));
-    launch(inline_window(batch, choice.header({0, prefetch.form})), static_cast<int>(batch.size()));
+    launch(inline_window(batch, choice.header({0, prefetch.form, prefetch.in_flight_bytes})),
+           static_cast<int>(batch.size()));
     left = left.subspan(batch.size());
   }
 }
@@ -93,9 +94,10 @@ CudaBackend::Device::Device(DeviceIndex index) : tables(index) {
   choice.has_bulk = major >= 9;
   num_sms = attribute(cudaDevAttrMultiProcessorCount, index);
   choice.num_ctas = std::max(1, num_sms / 2);
-  info.forms = {Form::kLines, Form::kLoad, Form::kLoadKeep};
-  if (choice.has_bulk) info.forms.insert(info.forms.begin(), Form::kBulk);
+  choice.in_flight_bytes = properties.integrated ? kSharedMemoryInFlightBytes : 0;
+  info.forms = choice.forms();
   L2PF_CUDA_CHECK(footprint_of_prefetch(choice.shape(), &info.footprint.emplace()));
+  info.footprint->in_flight_bytes = choice.in_flight_bytes;
 }
 
 CudaBackend& CudaBackend::instance() {
@@ -163,9 +165,7 @@ void CudaBackend::apply(DeviceIndex index, const Choice& choice) {
   own.choice.start_delay_ns = choice.start_delay_ns;
   own.hot_knee_bytes = choice.hot_knee_bytes;
   own.fill_gbps = choice.fill_gbps;
-  own.info.forms = {Form::kLines, Form::kLoad, Form::kLoadKeep};
-  if (own.choice.has_bulk) own.info.forms.insert(own.info.forms.begin(), Form::kBulk);
-  if (map.data) own.info.forms.push_back(Form::kLoadBoth);
+  own.info.forms = own.choice.forms();
 }
 
 uint64_t CudaBackend::capture_id(const Place& place) { return capture_id_of(stream_of(place)); }

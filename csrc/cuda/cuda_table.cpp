@@ -1,14 +1,33 @@
 #include "cuda_table.h"
 
 namespace l2pf {
+namespace {
+
+bool is_hint(Form form) { return form == Form::kBulk || form == Form::kLines; }
+
+}  // namespace
+
+std::vector<Form> KernelChoice::forms() const {
+  std::vector<Form> forms;
+  if (has_bulk && in_flight_bytes == 0) forms.push_back(Form::kBulk);
+  if (in_flight_bytes == 0) forms.push_back(Form::kLines);
+  forms.push_back(Form::kLoad);
+  forms.push_back(Form::kLoadKeep);
+  if (partition_of_sm != 0) forms.push_back(Form::kLoadBoth);
+  return forms;
+}
 
 WindowHeader KernelChoice::header(const WindowSetting& setting) const {
   Form form = setting.form == Form::kAuto ? default_form : setting.form;
   if (form == Form::kBulk && !has_bulk) form = Form::kLines;
+  const int64_t cap = setting.in_flight_bytes == kAutoInFlight ? in_flight_bytes : setting.in_flight_bytes;
+  if (cap > 0 && is_hint(form)) form = Form::kLoad;  // nobody waits for a hint, so nothing could hold the next one back
+  const Pace pace = cap > 0 ? pace_under(cap, num_ctas) : Pace{num_ctas, kMaxLoadsInFlight};
   WindowHeader header;
   header.byte_limit = setting.byte_limit & ~(kSegmentAlignment - 1);
-  header.form = static_cast<int32_t>(form);
-  header.num_ctas = num_ctas;
+  header.form = static_cast<int16_t>(form);
+  header.loads_in_flight = static_cast<int16_t>(pace.loads_in_flight);
+  header.num_ctas = pace.num_ctas;
   header.piece_bytes = piece_bytes;
   header.start_delay_ns = start_delay_ns;
   header.partition_of_sm = partition_of_sm;

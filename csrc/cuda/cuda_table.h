@@ -21,8 +21,11 @@ struct KernelChoice {
   int num_ctas = 0;
   int piece_bytes = 16384;
   int start_delay_ns = kDefaultStartDelayNs;
+  int64_t in_flight_bytes = 0;   // cap of a setting that leaves it to us; 0: none
   uint64_t partition_of_sm = 0;  // device memory, see WindowHeader; 0 until calibration found two partitions
 
+  // What can be asked for here.
+  std::vector<Form> forms() const;
   WindowHeader header(const WindowSetting& setting) const;
   LaunchShape shape() const { return {num_ctas}; }
 };

@@ -5,16 +5,12 @@
 namespace l2pf {
 namespace {
 
-constexpr int kMaxThreads = 512;
 // With no say about registers ptxas takes 32 and spills.
 constexpr int kMinCtasPerSm = 2;
 constexpr int kWarpSize = 32;
 constexpr uint32_t kWholeWarp = 0xffffffff;
-constexpr uint64_t kLineBytes = 128;
 // A warp takes a piece at a time, one line a lane.
 constexpr uint64_t kWarpPieceBytes = kWarpSize * kLineBytes;
-// Loads a thread keeps in flight; 8..16 fill the memory system, more only cost registers.
-constexpr int kLoadsInFlight = 8;
 // Segments laid out in shared memory at a time; windows with more take several rounds.
 constexpr int kSegmentsPerRound = 64;
 
@@ -91,10 +87,11 @@ __device__ void prefetch_bulk(const Round& round, int64_t num_pieces, int num_ct
   }
 }
 
-// Which pieces a warp touches next: kLoadsInFlight of them from `first`, `step` apart.
+// Which pieces a warp touches next: `size` of them, at most kMaxLoadsInFlight, from `first`, `step` apart.
 struct Batch {
   int64_t first;
   int64_t step;
+  int size;
 };
 
 // A line a lane from each piece of the batch. The lanes look its pieces up side by side.
@@ -103,10 +100,10 @@ __device__ __forceinline__ void touch(const Round& round, int64_t num_pieces, co
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int64_t own_index = batch.first + lane * batch.step;
   Piece own;
-  if (lane < kLoadsInFlight && own_index < num_pieces) own = find(round, own_index, kWarpPieceBytes);
-  uint64_t lines[kLoadsInFlight];
+  if (lane < batch.size && own_index < num_pieces) own = find(round, own_index, kWarpPieceBytes);
+  uint64_t lines[kMaxLoadsInFlight];
 #pragma unroll
-  for (int i = 0; i < kLoadsInFlight; ++i) {
+  for (int i = 0; i < kMaxLoadsInFlight; ++i) {
     const int segment_index = __shfl_sync(kWholeWarp, own.segment_index, i);
     const uint64_t line = __shfl_sync(kWholeWarp, own.address, i) + lane * kLineBytes;
     const bool inside = segment_index >= 0 && line < round.end[max(segment_index, 0)];
@@ -115,16 +112,16 @@ __device__ __forceinline__ void touch(const Round& round, int64_t num_pieces, co
   }
   if (by_hint) {
 #pragma unroll
-    for (int i = 0; i < kLoadsInFlight; ++i)
+    for (int i = 0; i < kMaxLoadsInFlight; ++i)
       if (lines[i] != 0) ptx::line_prefetch_l2(lines[i]);
     return;
   }
-  uint32_t words[kLoadsInFlight];
+  uint32_t words[kMaxLoadsInFlight];
 #pragma unroll
-  for (int i = 0; i < kLoadsInFlight; ++i) words[i] = lines[i] == 0 ? 0 : ptx::load_line(lines[i], policy);
+  for (int i = 0; i < kMaxLoadsInFlight; ++i) words[i] = lines[i] == 0 ? 0 : ptx::load_line(lines[i], policy);
   uint32_t folded = 0;
 #pragma unroll
-  for (int i = 0; i < kLoadsInFlight; ++i) folded ^= words[i];
+  for (int i = 0; i < kMaxLoadsInFlight; ++i) folded ^= words[i];
   if (folded == kUnlikelyValue) unlikely_sink = folded;
 }
 
@@ -154,12 +151,13 @@ __device__ void prefetch_by_line(const Round& round, int64_t num_pieces, const W
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t step = tickets ? num_warps : static_cast<int64_t>(header.num_ctas) * num_warps;
   const int64_t first = tickets ? warp : static_cast<int64_t>(warp) * header.num_ctas + blockIdx.x;
+  const int size = header.loads_in_flight;
   const uint64_t policy = form == Form::kLoadKeep ? ptx::evict_last_policy() : ptx::evict_normal_policy();
 #pragma unroll 1
   for (int64_t turn = 0;; ++turn) {
-    const int64_t done = (tickets ? draw(*tickets, header) : turn) * kLoadsInFlight * step;
+    const int64_t done = (tickets ? draw(*tickets, header) : turn) * size * step;
     if (done + (tickets ? 0 : first) >= num_pieces) break;  // with tickets the CTA stops as one
-    touch(round, num_pieces, {done + first, step}, form == Form::kLines, policy);
+    touch(round, num_pieces, {done + first, step, size}, form == Form::kLines, policy);
   }
   if (tickets) put_back(*tickets, header.num_ctas);
 }

@@ -10,7 +10,7 @@ namespace l2pf {
 // The grid a prefetch is launched with; fixed once captured, while WindowHeader::num_ctas may ask for less.
 struct LaunchShape {
   int num_ctas = 0;
-  int num_threads = 512;
+  int num_threads = kMaxThreads;
 };
 
 // The launch above of the kernel that reads tables, as this GPU runs it.

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "pace.h"
+
 namespace l2pf {
 
 // Until calibration has measured it: a prefetch starts with its collective.
@@ -9,10 +11,11 @@ inline constexpr int kDefaultStartDelayNs = 0;
 
 // How a kernel reads a window. Plain bytes, the same on host and device.
 struct alignas(16) WindowHeader {
-  int64_t byte_limit = 0;        // of the window's segments in order; 0: the node does nothing
-  int32_t form = 0;              // a Form other than kAuto
-  int32_t num_ctas = 0;          // CTAs of the grid that work; the others leave at once
-  int32_t piece_bytes = 0;       // one bulk instruction; a multiple of 16
+  int64_t byte_limit = 0;                       // of the window's segments in order; 0: the node does nothing
+  int16_t form = 0;                             // a Form other than kAuto
+  int16_t loads_in_flight = kMaxLoadsInFlight;  // of a thread; hints do not wait
+  int32_t num_ctas = 0;                         // CTAs of the grid that work; the others leave at once
+  int32_t piece_bytes = 0;                      // one bulk instruction; a multiple of 16
   int32_t start_delay_ns = 0;    // what the collective gets to ring its peers before the prefetch takes the bandwidth
   uint64_t partition_of_sm = 0;  // load_both: device address of one byte an SM, the L2 partition next to it
 };

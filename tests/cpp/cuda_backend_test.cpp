@@ -61,6 +61,25 @@ TEST_F(CudaBackendTest, APatchChangesOneWindowAndLeavesItsSegments) {
   EXPECT_EQ(read_device<WindowHead>(table->window(0)).header.byte_limit, 4096);
 }
 
+TEST_F(CudaBackendTest, ACapOnBytesInFlightHoldsForEveryFormEvenAHint) {
+  const CudaStream stream;
+  const DeviceMemory weights(kMiB);
+  const auto table = table_of({{{weights.address(), 4096, {}}}}, stream);
+  for (const Form form : {Form::kAuto, Form::kBulk, Form::kLines, Form::kLoad}) {
+    backend().patch_table(*table, 0, {4096, form, 128 << 10}, stream.place());
+    stream.synchronize();
+    const auto header = read_device<WindowHead>(table->window(0)).header;
+    EXPECT_EQ(header.form, static_cast<int16_t>(Form::kLoad)) << "nobody waits for a hint";
+    EXPECT_EQ(header.num_ctas * header.loads_in_flight, 2);
+  }
+  backend().patch_table(*table, 0, {4096, Form::kLines, 0}, stream.place());
+  stream.synchronize();
+  const auto header = read_device<WindowHead>(table->window(0)).header;
+  EXPECT_EQ(header.form, static_cast<int16_t>(Form::kLines));
+  EXPECT_EQ(header.num_ctas, table->shape().num_ctas);
+  EXPECT_EQ(header.loads_in_flight, kMaxLoadsInFlight);
+}
+
 TEST_F(CudaBackendTest, APatchWaitsForItsStream) {
   const CudaStream stream;
   const DeviceMemory weights(kMiB);

@@ -55,6 +55,30 @@ TEST_F(FakeCudaVerbTest, WindowsBecomeNodesThatStartWithTheirCollectives) {
   EXPECT_EQ(view.sources_of(prefetches[2], false), (Nodes{prefetches[1]}));
 }
 
+// What a kernel reads of a table's first window; the device's memory is the host's here.
+WindowHeader header_of(const std::shared_ptr<Table>& made) {
+  return static_cast<const CudaTable&>(*made).window(0)->header;
+}
+
+TEST_F(FakeCudaVerbTest, AGpuThatSharesTheHostsMemoryHasACapOnBytesInFlight) {
+  EXPECT_EQ(header_of(table(new_cuda_backend())).loads_in_flight, kMaxLoadsInFlight);
+
+  fake_cuda::set_integrated(true);
+  CudaBackend& backend = new_cuda_backend();
+  EXPECT_EQ(backend.device_info(0).footprint->in_flight_bytes, kSharedMemoryInFlightBytes);
+  EXPECT_EQ(backend.device_info(0).forms, (std::vector<Form>{Form::kLoad, Form::kLoadKeep}))
+      << "nobody waits for hints";
+  const auto made = table(backend);
+  EXPECT_EQ(header_of(made).num_ctas * header_of(made).loads_in_flight, 2);
+  EXPECT_EQ(header_of(made).form, static_cast<int16_t>(Form::kLoad));
+  backend.patch_table(*made, 0, {512, Form::kLines, 0}, place());
+  EXPECT_EQ(header_of(made).loads_in_flight, kMaxLoadsInFlight) << "0 asks for no cap";
+  EXPECT_EQ(header_of(made).form, static_cast<int16_t>(Form::kLines));
+  backend.patch_table(*made, 0, {512, Form::kLines, 64 << 10}, place());
+  EXPECT_EQ(header_of(made).num_ctas * header_of(made).loads_in_flight, 1);
+  EXPECT_EQ(header_of(made).form, static_cast<int16_t>(Form::kLoad));
+}
+
 TEST_F(FakeCudaVerbTest, ANodeIsGivenWhatItsCollectiveCarriesByTableAndByValue) {
   CudaBackend& backend = new_cuda_backend();
   std::vector<CarriedRecords> given;

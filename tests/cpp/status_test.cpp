@@ -35,7 +35,7 @@ TEST_F(StatusTest, IsTheWholeDocumentWithoutASignature) {
       R"({"version":"0.1.0","cuda_built":true,"forms":["bulk","lines","load","load_keep","load_both"],"devices":[],)"
       R"("forward":null,"prefetchers":[{"prefetcher":)" +
           std::to_string(handle) +
-          R"(,"budget_bytes":96,"all_gather":false,"form":"lines","placement":"auto","max_tokens":256,)"
+          R"(,"budget_bytes":96,"all_gather":false,"form":"lines","placement":"auto","in_flight_bytes":-1,"max_tokens":256,)"
           R"("back_to_back":false,"strict":false,"paused":false,"signatures":[]}]})");
 }
 

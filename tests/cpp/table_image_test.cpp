@@ -36,7 +36,8 @@ Plan random_plan(Random& random) {
 
 WindowHeader random_header(Random& random) {
   return {random.pick(0, int64_t{1} << 40),
-          static_cast<int32_t>(random.pick(1, 4)),
+          static_cast<int16_t>(random.pick(1, 4)),
+          static_cast<int16_t>(random.pick(1, kMaxLoadsInFlight)),
           static_cast<int32_t>(random.pick(1, 264)),
           static_cast<int32_t>(16 * random.pick(1, 4096)),
           0,

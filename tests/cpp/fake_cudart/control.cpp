@@ -20,11 +20,16 @@ void reset(int num_devices, int major) {
   locked([&](Runtime& runtime) {
     runtime.num_devices = num_devices;
     runtime.major = major;
+    runtime.is_integrated = false;
     runtime.is_deferred = false;
     runtime.kernel_runs.clear();
     runtime.num_forbidden_calls = 0;
     runtime.added_node = nullptr;
   });
+}
+
+void set_integrated(bool is_integrated) {
+  locked([&](Runtime& runtime) { runtime.is_integrated = is_integrated; });
 }
 
 CountedScope::CountedScope() { ++this_thread().num_counted_scopes; }

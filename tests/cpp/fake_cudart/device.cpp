@@ -48,6 +48,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     *properties = {};
     std::strcpy(properties->name, "fake");
     properties->major = runtime.major;
+    properties->integrated = runtime.is_integrated;
     properties->l2CacheSize = fake_cuda::kL2Bytes;
     properties->multiProcessorCount = fake_cuda::kNumSms;
     return cudaSuccess;

@@ -18,6 +18,9 @@ inline constexpr int kL2Bytes = 4 << 20;
 // How many devices there are, and their compute capability. Forgets all faults, launches and deferral.
 void reset(int num_devices = 1, int major = 9);
 
+// Whether the devices share the host's memory.
+void set_integrated(bool is_integrated);
+
 // Calls of this thread count, and may fail, while one of these lives.
 class CountedScope {
  public:

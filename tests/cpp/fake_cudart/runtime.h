@@ -123,6 +123,7 @@ class Runtime {
   std::recursive_mutex mutex;
   int num_devices = 1;
   int major = 9;
+  bool is_integrated = false;
   bool is_deferred = false;
   Live live;
   std::vector<KernelRun> kernel_runs;
