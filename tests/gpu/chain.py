@@ -6,6 +6,7 @@ import gc
 import time
 
 import torch
+from graph_inspect import EMULATED_COLLECTIVE, PREFETCH, assert_behind
 
 import dsv41_l2pf as l2pf
 
@@ -86,3 +87,10 @@ class Chain:
         return signature
 
 
+def assert_all_windows_are_nodes(chain: Chain, seen):
+    """One node a window, behind its collective."""
+    nodes = seen.kernels(PREFETCH)
+    signature = chain.signature()
+    assert len(nodes) == len(chain.layers) == signature["num_windows"] == signature["num_launched"]
+    assert (signature["state"], signature["reason"]) == ("frozen", "")
+    assert_behind(seen, nodes, seen.kernels(EMULATED_COLLECTIVE))

@@ -1,12 +1,4 @@
-"""Weights that are replaced, freed, moved or unmapped under live graphs; pauses; what a graph keeps and lets go."""
-
-import itertools
-import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
+"""Weights that are replaced, freed or moved under live graphs; what a graph keeps and lets go."""
 
 import pytest
 import torch
@@ -17,8 +9,6 @@ import dsv41_l2pf as l2pf
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("warm")]
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 MIB = 1 << 20
 
 
@@ -28,100 +18,9 @@ def no_grad():
         yield
 
 
-def run_python(*args):
-    paths = os.pathsep.join(map(str, (ROOT, HERE.parent, HERE)))
-    environ = {**os.environ, "PYTHONPATH": paths}
-    return subprocess.run([sys.executable, *args], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=240)
-
-
-@contextmanager
-def running(programs):
-    """The futures of `run_python` for {key: its arguments}, all started now, some at a time."""
-    with ThreadPoolExecutor(8) as pool:
-        yield {key: pool.submit(run_python, *arguments) for key, arguments in programs.items()}
-
-
-FORMS = ("load", "bulk", "lines")
-SCENARIOS = ("sleep_and_wake", "invalidated_before", "invalidated_after", "window_switched_off", "last_byte")
-
-
-@pytest.fixture(scope="module")
-def unmapped():
-    """Runs of every scenario in processes of their own, for an illegal address ends a process's use of the GPU."""
-    script = str(HERE / "unmapped_weights.py")
-    with running({case: (script, *case) for case in itertools.product(SCENARIOS, FORMS)}) as results:
-        yield results
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_nothing_touches_unmapped_memory(unmapped, scenario, form):
-    result = unmapped[scenario, form].result()
-    assert (result.returncode, result.stdout) == (0, "fine\n"), result.stderr[-3000:]
-
-
 def windows_alone(prefetcher, x, weights):
     with prefetcher.forward(NUM_TOKENS):
         bare_windows(x, weights)
-
-
-def test_a_pause_and_a_resume_leave_outputs_and_budgets_as_they_were():
-    chain = Chain().learn()
-    graph, out = capture(chain.forward)
-    expected, before = chain.run(), chain.signature()
-    for _ in range(3):
-        chain.prefetcher.pause()
-        assert [window["budget_bytes"] for window in chain.signature()["windows"]] == [0] * len(chain.layers)
-        for _ in range(5):
-            graph.replay()
-        assert torch.equal(out, expected) and torch.equal(chain.forward(), expected)
-        chain.prefetcher.resume()
-        for _ in range(5):
-            graph.replay()
-        assert torch.equal(out, expected)
-        assert chain.signature() == before
-
-
-def test_a_graph_captured_while_paused_has_no_prefetch():
-    chain = Chain().learn()
-    chain.prefetcher.pause()
-    graph, out = capture(chain.forward)
-    assert read_graph(graph).kernels(PREFETCH) == []
-    chain.prefetcher.resume()
-    assert chain.signature()["state"] == "planned"
-    assert len(read_graph(capture(chain.forward)[0]).kernels(PREFETCH)) == len(chain.layers)
-    graph.replay()
-    assert torch.equal(out, chain.run())
-
-
-@pytest.mark.parametrize("call", ["pause", "resume"])
-def test_neither_may_be_called_inside_a_capture(call):
-    chain = Chain().learn()
-
-    def forward():
-        with pytest.raises((RuntimeError, ValueError), match="expected no capture in progress, got a capturing stream"):
-            getattr(chain.prefetcher, call)()
-        return chain.forward()
-
-    graph, out = capture(forward)
-    assert not chain.prefetcher.is_paused
-    assert len(read_graph(graph).kernels(PREFETCH)) == len(chain.layers)
-    graph.replay()
-    assert torch.equal(out, chain.run())
-
-
-def test_invalidate_inside_a_capture_leaves_the_graphs_as_they_are():
-    chain = Chain().learn()
-
-    def forward():
-        out = chain.forward()
-        chain.prefetcher.invalidate()
-        return out
-
-    graph, out = capture(forward)
-    assert chain.signature()["state"] == "unlearned"
-    graph.replay()
-    assert torch.equal(out, chain.run())
 
 
 def test_a_graph_whose_parameters_were_replaced_replays_what_it_captured():
@@ -269,37 +168,3 @@ def test_recapturing_often_keeps_memory_flat():
     allocated_after, free_after = recapture(100)
     assert allocated_after == allocated_bytes
     assert free_bytes - free_after < 4 * MIB
-
-
-AT_EXIT = """
-import torch
-from chain import Chain
-from graph_inspect import capture
-chain = Chain().learn()
-graphs = [capture(chain.forward)[0] for _ in range(3)]
-[graph.replay() for graph in graphs]
-{state}
-print("end of the program", flush=True)
-"""
-
-
-STATES = (
-    "",
-    "torch.cuda.synchronize(); chain.prefetcher.pause()",
-    "chain.prefetcher.invalidate()",
-    "del chain",
-    "graphs.append(graphs)",
-    "torch.ops.dsv41.l2_prefetch(chain.x, chain.layers)",
-)
-
-
-@pytest.fixture(scope="module")
-def exits():
-    with running({state: ("-c", AT_EXIT.format(state=state)) for state in STATES}) as results:
-        yield results
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_the_interpreter_exits_cleanly_with_live_graphs(exits, state):
-    result = exits[state].result()
-    assert (result.returncode, result.stdout) == (0, "end of the program\n"), result.stderr[-3000:]
