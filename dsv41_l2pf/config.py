@@ -26,6 +26,8 @@ _PLACEMENT = "DSV41_L2_PREFETCH_PLACEMENT"
 _IN_FLIGHT = "DSV41_L2_PREFETCH_IN_FLIGHT_KB"
 _MAX_TOKENS = "DSV41_L2_PREFETCH_MAX_TOKENS"
 _NVTX = "DSV41_L2_PREFETCH_NVTX"
+_TUNE = "DSV41_L2_PREFETCH_TUNE"
+_TUNINGS = "DSV41_L2_PREFETCH_TUNINGS"
 _CACHE = "XDG_CACHE_HOME"
 
 
@@ -51,6 +53,8 @@ class Config:
     back_to_back: the caller says that a forward's prologue follows the last window of the one before it.
     requested: the environment asked for prefetching (DSV41_L2_PREFETCH is 1 or strict); engines act only then.
     nvtx: names forwards and windows for Nsight Systems, where torch was built with CUDA.
+    tune: an engine's decode graphs are captured with and without windows, and take turns until the faster one is known.
+    tunings: a file of tunings that engines load at their start, and write to; "" is none.
 
     Raises ValueError naming the field, the value and what is allowed.
     """
@@ -66,9 +70,11 @@ class Config:
     requested: bool = False
     nvtx: bool = False
     in_flight_bytes: int = AUTO_IN_FLIGHT
+    tune: bool = False
+    tunings: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("enabled", "strict", "all_gather", "back_to_back", "requested"):
+        for name in ("enabled", "strict", "all_gather", "back_to_back", "requested", "tune"):
             if not isinstance(getattr(self, name), bool):
                 raise rejected(name, "True or False", getattr(self, name))
         if not is_whole(self.budget_bytes, AUTO_BUDGET):
@@ -81,6 +87,8 @@ class Config:
             raise rejected("max_tokens", "a whole number >= 1", self.max_tokens)
         if not (is_whole(self.in_flight_bytes, AUTO_IN_FLIGHT) and _is_cap(self.in_flight_bytes)):
             raise rejected("in_flight_bytes", "bytes >= 65536, 0 for no cap, or -1 for auto", self.in_flight_bytes)
+        if not isinstance(self.tunings, str):
+            raise rejected("tunings", "the name of a file, or ''", self.tunings)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Config:
@@ -100,6 +108,8 @@ class Config:
             requested=gate in ("1", "strict"),
             nvtx=_choice(environ, _NVTX, ("0", "1"), "0") == "1",
             in_flight_bytes=_in_flight_bytes(environ),
+            tune=_choice(environ, _TUNE, ("0", "1"), "0") == "1",
+            tunings=_read(environ, _TUNINGS),
         )
 
 
@@ -155,6 +165,17 @@ def _all_gather_effect(environ: Mapping[str, str]) -> str:
     return "all-gathers get windows" if Config.from_env(environ).all_gather else "all-gathers get no windows"
 
 
+def _tune_effect(environ: Mapping[str, str]) -> str:
+    if not Config.from_env(environ).tune:
+        return "engines keep what was planned"
+    return "SGLang's decode graphs run with and without windows in turns, then the faster one stays"
+
+
+def _tunings_effect(environ: Mapping[str, str]) -> str:
+    path = Config.from_env(environ).tunings
+    return f"engines load tunings from {path}" if path else "engines load no tunings"
+
+
 _EFFECTS: dict[str, Callable[[Mapping[str, str]], str]] = {
     _GATE: _gate_effect,
     _BUDGET: _budget_effect,
@@ -164,6 +185,8 @@ _EFFECTS: dict[str, Callable[[Mapping[str, str]], str]] = {
     _IN_FLIGHT: _in_flight_effect,
     _MAX_TOKENS: lambda environ: f"forwards of more than {Config.from_env(environ).max_tokens} tokens are left alone",
     _NVTX: lambda environ: "NVTX ranges" if Config.from_env(environ).nvtx else "no NVTX ranges",
+    _TUNE: _tune_effect,
+    _TUNINGS: _tunings_effect,
     _CACHE: lambda environ: f"calibrations are kept in {cache_dir(environ) / 'calibration'}",
 }
 

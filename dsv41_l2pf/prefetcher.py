@@ -184,6 +184,7 @@ class Prefetcher:
             attachment.watching.clear()
         if self.handle:
             torch.ops.dsv41.invalidate(self.handle)
+        self.tunings.expect_all()
 
     def pause(self) -> None:
         """Until `resume`: no window is launched, nothing is learned, and replays of captured graphs prefetch nothing.

@@ -14,7 +14,7 @@ from .ranks import Ranks
 from .state import read_state
 from .stopwatch import Step, stopwatch
 from .tune_search import Candidate, Outcome, Search, Settings
-from .tuning import Tuning, WindowSetting
+from .tuning import Tuning
 
 if TYPE_CHECKING:
     from .prefetcher import Prefetcher
@@ -70,10 +70,7 @@ class Tuner:
 
     def _common_forms(self) -> list[str]:
         """The forms that every rank with windows has."""
-        devices = read_state()["devices"]
-        wanted = "cuda" if torch.cuda.is_initialized() else "cpu"
-        mine = {form for device in devices if device["device"].startswith(wanted) for form in device["forms"]}
-        by_rank = self._ranks.all_of(mine if self._signature["windows"] else None)
+        by_rank = self._ranks.all_of(device_forms() if self._signature["windows"] else None)
         return sorted(set.intersection(*(forms for forms in by_rank if forms is not None)))
 
     def _choose_block(self, rounds: int) -> int:
@@ -119,6 +116,13 @@ class Tuner:
         torch.ops.dsv41.set_window(self._prefetcher.handle, *key, collective_index, *setting)
 
 
+def device_forms() -> set[str]:
+    """The forms of the devices that this process uses."""
+    wanted = "cuda" if torch.cuda.is_initialized() else "cpu"
+    devices = [device for device in read_state()["devices"] if device["device"].startswith(wanted)]
+    return {form for device in devices for form in device["forms"]}
+
+
 def window_groups(prefetcher: Prefetcher, signature: dict) -> list[list[int]]:
     """Indices of the windows that share a layer position: their weights' names differ in numbers only."""
     names: dict[int, list[str]] = {}
@@ -156,20 +160,9 @@ def tune(
     tuner = Tuner(prefetcher, signature, step, baseline, ranks)
     outcome = tuner.run(rounds, progress)
     problem = tuner.problem or (signature["reason"] if signature["latched_off"] or not signature["windows"] else "")
-    return Tuning(
-        num_tokens=signature["num_tokens"],
-        mode=signature["mode"],
-        num_collectives=signature["num_collectives"],
-        windows=[
-            WindowSetting(window["collective_index"], window["kind"], window["window_bytes"], *setting)
-            for window, setting in zip(signature["windows"], outcome.settings)
-        ],
-        ratio=outcome.ratio,
-        noise=outcome.noise,
-        step_us=outcome.off_us,
-        reason=outcome.reason + (f"; this rank only went along: {problem}" if problem else ""),
-        measured=outcome.measured,
-    )
+    if problem:
+        outcome.reason += f"; this rank only went along: {problem}"
+    return Tuning.of(signature, outcome)
 
 
 def _problem(prefetcher: Prefetcher, step: Any, rounds: int) -> str:

@@ -75,6 +75,27 @@ class Outcome:
     measured: dict[str, float] = field(default_factory=dict)
 
 
+def fastest(found: Judgement, incumbent: Candidate) -> Candidate:
+    """The candidate with the lowest ratio; `incumbent` unless another beats it by more than the noise."""
+    best = min(found.ratios, key=lambda candidate: found.ratios[candidate])
+    return best if found.ratios[best] < found.ratios[incumbent] - found.noise else incumbent
+
+
+def in_other_forms(best: Candidate, forms: Iterable[str]) -> list[Candidate]:
+    """The budgets of `best` in each form."""
+    budgets = [budget for budget, _ in best.settings]
+    return [Candidate(f"{best.name}, {form}", tuple((budget, form) for budget in budgets)) for form in forms]
+
+
+def decide(best: Candidate, off: Settings, found: Judgement, measured: dict[str, float]) -> Outcome:
+    """The settings of `best` if they beat off by more than the noise, else those of off."""
+    ratio, noise = found.ratios[best], found.noise
+    said = f"the best settings ({best.name}) took {ratio:.4f} of off, noise {noise:.4f}"
+    if ratio < 1 - noise:
+        return Outcome(best.settings, ratio, noise, found.off_us, f"on by tune: {said}", measured)
+    return Outcome(off, 1.0, noise, found.off_us, f"off by tune: {said}", measured)
+
+
 class Search:
     """One search over the windows of one plan.
 
@@ -109,7 +130,7 @@ class Search:
     def run(self) -> Outcome:
         """Searches, then decides by a fresh measurement of the best settings against off."""
         best = self._best(self._budgets("auto"), Candidate("automatic", self._automatic))
-        best = self._best(self._other_forms(best), best)
+        best = self._best(in_other_forms(best, self._forms), best)
         best = self._without_what_slows(best, self._groups)
         return self._decide(best)
 
@@ -120,12 +141,6 @@ class Search:
         useful = [budget for budget in BUDGETS if budget < self._largest_window_bytes]
         return [self._with(f"{budget / MIB:g} MiB", budget, form) for budget in useful]
 
-    def _other_forms(self, best: Candidate) -> list[Candidate]:
-        budgets = [budget for budget, _ in best.settings]
-        return [
-            Candidate(f"{best.name}, {form}", tuple((budget, form) for budget in budgets)) for form in self._forms
-        ]
-
     def _judge(self, off: Candidate, candidates: list[Candidate], rounds: int) -> Judgement:
         judgement = judge(self._measure, off, candidates, rounds)
         self._measured.update({candidate.name: ratio for candidate, ratio in judgement.ratios.items()})
@@ -135,9 +150,7 @@ class Search:
         """The fastest; the incumbent unless another beats it by more than the noise."""
         if not candidates:
             return incumbent
-        found = self._judge(self._off, [incumbent, *candidates], self._rounds)
-        fastest = min(found.ratios, key=lambda candidate: found.ratios[candidate])
-        return fastest if found.ratios[fastest] < found.ratios[incumbent] - found.noise else incumbent
+        return fastest(self._judge(self._off, [incumbent, *candidates], self._rounds), incumbent)
 
     def _without_what_slows(self, best: Candidate, groups: list[list[int]]) -> Candidate:
         """Group testing: halves a set of groups, and drops it as a whole where that helps and no part of it did."""
@@ -161,8 +174,4 @@ class Search:
 
     def _decide(self, best: Candidate) -> Outcome:
         found = self._judge(self._last_off, [best], 2 * self._rounds)
-        ratio, noise = found.ratios[best], found.noise
-        said = f"the best settings ({best.name}) took {ratio:.4f} of off, noise {noise:.4f}"
-        if ratio < 1 - noise:
-            return Outcome(best.settings, ratio, noise, found.off_us, f"on by tune: {said}", self._measured)
-        return Outcome(self._off.settings, 1.0, noise, found.off_us, f"off by tune: {said}", self._measured)
+        return decide(best, self._off.settings, found, self._measured)

@@ -10,6 +10,7 @@ from typing import Any
 from .checks import is_number, is_whole, require
 from .config import FORMS
 from .files import read_json, write_json
+from .tune_search import Outcome
 
 _FORMAT = 1
 
@@ -47,6 +48,24 @@ class Tuning:
     step_us: float
     reason: str
     measured: dict[str, float]
+
+    @classmethod
+    def of(cls, signature: dict, outcome: Outcome) -> Tuning:
+        """What a search decided for a signature, which is as in `status`."""
+        return cls(
+            num_tokens=signature["num_tokens"],
+            mode=signature["mode"],
+            num_collectives=signature["num_collectives"],
+            windows=[
+                WindowSetting(window["collective_index"], window["kind"], window["window_bytes"], *setting)
+                for window, setting in zip(signature["windows"], outcome.settings)
+            ],
+            ratio=outcome.ratio,
+            noise=outcome.noise,
+            step_us=outcome.off_us,
+            reason=outcome.reason,
+            measured=outcome.measured,
+        )
 
     @property
     def is_off(self) -> bool:

@@ -35,6 +35,12 @@ class Tunings:
         """Keeps a tuning until `apply` meets its signature."""
         self.expected[tuning.num_tokens, tuning.mode] = tuning
 
+    def expect_all(self) -> None:
+        """Plans were dropped: every tuning in force waits until its signature is learned again."""
+        for tuning in self._made.values():
+            self.expect(tuning)
+        self._made.clear()
+
     def all(self) -> list[Tuning]:
         """Those in force, and those still waiting."""
         return [*self._made.values(), *self.expected.values()]

@@ -30,6 +30,11 @@ class Pauses:
         self._announced: dict[tuple, str] = {}
         self._paused = 0
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether weights are changing."""
+        return self._paused > 0
+
     @contextmanager
     def update(self) -> Iterator[None]:
         """Around anything that rewrites or replaces weights."""

@@ -20,9 +20,11 @@ from ..prefetcher import Prefetcher
 from ..weights import DEVICES
 from ..windows import first_tensor
 from .pauses import Pauses, cuda_in_use
+from .tunings_file import TuningsFile
 
 BRACKETED = "_dsv41_l2pf_bracketed"  # marks a forward that is bracketed already
 Reads = Callable[[tuple, dict], list[torch.Tensor]]
+SignatureKey = tuple[int, int, str]  # model, number of tokens, mode
 
 
 def is_capturing() -> bool:
@@ -38,6 +40,7 @@ class _Thread(threading.local):
     opened = False  # the outermost one opened a window that is not closed yet
     suspended = 0
     variant = ""
+    captured: list[SignatureKey] | None = None  # of captured forwards, while somebody asks
 
     def __init__(self) -> None:
         self.side: list[list[torch.Tensor]] = []  # read on other streams since the last collective
@@ -65,12 +68,14 @@ class Session(Pauses):
         self._prefetcher = prefetcher
         self._own_brackets = own_brackets
         self._local = _Thread()
+        self.tunings_file = TuningsFile(config.tunings, logger, is_written=config.tune)
 
     @property
     def prefetcher(self) -> Prefetcher:
         """The prefetcher of this process, made on first use."""
         if self._prefetcher is None:
             self._prefetcher = Prefetcher(self.config)
+            self.tunings_file.load(self._prefetcher)
         return self._prefetcher
 
     # -- forwards ---------------------------------------------------------------------------------------------------
@@ -110,7 +115,10 @@ class Session(Pauses):
                     local.main_stream, local.depth = None, 0
                     local.side.clear()
         if counts:
-            self._announce(prefetcher.model_id(owner), num_tokens, mode, captured)
+            key = (prefetcher.model_id(owner), num_tokens, mode)
+            if captured and local.captured is not None:
+                local.captured.append(key)
+            self._announce(key, captured)
 
     def know(self, model: torch.nn.Module | None) -> None:
         """Makes its tensors known, so that after an update it is clear whether planned weights are where they were."""
@@ -135,6 +143,20 @@ class Session(Pauses):
             yield
         finally:
             self._local.variant = before
+
+    @contextmanager
+    def noting_captures(self) -> Iterator[list[SignatureKey]]:
+        """Yields a list that gets the key of every forward that is captured inside."""
+        self._local.captured = captured = []
+        try:
+            yield captured
+        finally:
+            self._local.captured = None
+
+    def signature(self, key: SignatureKey) -> dict | None:
+        """As `status` shows it; None when the library does not know it."""
+        signatures = self.prefetcher.status()["signatures"]
+        return next((s for s in signatures if (s["model"], s["num_tokens"], s["mode"]) == key), None)
 
     @property
     def records(self) -> bool:
@@ -269,16 +291,15 @@ class Session(Pauses):
 
     # -- log --------------------------------------------------------------------------------------------------------
 
-    def _announce(self, model_id: int, num_tokens: int, mode: str, captured: bool) -> None:
-        key = (model_id, num_tokens, mode)
+    def _announce(self, key: SignatureKey, captured: bool) -> None:
         stage = "captured" if captured else "learned"
         if self._announced.get(key) in (stage, "captured"):
             return
-        found = [s for s in self.prefetcher.status()["signatures"] if (s["model"], s["num_tokens"], s["mode"]) == key]
-        if not found or (not captured and not found[0]["num_windows"]):
+        signature = self.signature(key)
+        if signature is None or (not captured and not signature["num_windows"]):
             return
         self._announced[key] = stage
-        signature = found[0]
+        _, num_tokens, mode = key
         text = (
             f"dsv41_l2pf: {stage} tokens={num_tokens} mode={mode}: {signature['num_collectives']} collectives, "
             f"{signature['num_windows']} windows, {signature['planned_bytes'] / MIB:.2f} MiB planned"

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from . import b12x, b12x_targets, sglang_targets
+from . import b12x, b12x_targets, sglang_graphs, sglang_targets
+from .graph_pairs import GraphPairs
 from .hooks import Wrapper
 from .install import Installation
 from .plugin import Plugin
@@ -139,6 +140,7 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
     def reading(reads: Callable) -> Wrapper:
         return lambda function: session.reading(function, reads)
 
+    pairs = GraphPairs(session)
     sent, second_sent = argument(1, "input_"), argument(2, "input")
     layer_of, x_of = argument(1, "layer"), argument(2, "x")
     tokens_of, lm_head_of = argument(1, "hidden_states"), argument(2, "lm_head")
@@ -155,6 +157,9 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
         "load_model": _load_model(session, installation),
         "model_forward": lambda function: _bracket(session, function, lambda args: args[0], first=1),
         "capture_shape": _capture_shape(session),
+        "capture_graph": sglang_graphs.capturing(pairs),
+        "replay_graph": sglang_graphs.replaying(pairs),
+        "drop_graphs": sglang_graphs.dropping(pairs),
         "dummy": around(session.suspended),
         "all_reduce": collective("all_reduce", sent, _has_peers),
         "all_reduce_body": collective("all_reduce", sent, _in_group),

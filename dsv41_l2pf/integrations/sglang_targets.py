@@ -20,7 +20,8 @@ ALL_REDUCE, ALL_GATHER = "all-reduce windows", "all-gather windows"
 REDUCE_SCATTER, FUSED = "reduce-scatter windows", "fused all-reduce windows"
 LINEARS, ROUTER, WO_A, LM_HEAD = "linear weights", "router weights", "wo_a weights", "lm_head weights"
 EXPERTS = "streamed experts"
-CAPTURE, DUMMIES = "graph variants", "dummy runs"
+CAPTURE, DUMMIES, TUNING = "graph variants", "dummy runs", "tuning of decode graphs"
+_GRAPHS = f"{_SRT}.model_executor.runner_backend.full_cuda_graph_backend"
 
 
 def _collective(part: str, role: str, name: str, *parameters: str, uses: int = 2, optional: bool = False) -> Target:
@@ -61,6 +62,23 @@ TARGETS = (
         ("self", "size", "forward", "stream_idx", "variant_label", "attention_variant"),
         uses=5,
     ),
+    Target(
+        TUNING,
+        "capture_graph",
+        _GRAPHS,
+        "FullCudaGraphBackend.capture_one",
+        ("self", "shape_key", "forward_fn", "capture_inputs", "post_warmup_hook"),
+        uses=3,
+    ),
+    Target(
+        TUNING,
+        "replay_graph",
+        _GRAPHS,
+        "FullCudaGraphBackend.replay",
+        ("self", "shape_key", "static_forward_batch", "kwargs"),
+        uses=2,
+    ),
+    Target(TUNING, "drop_graphs", _GRAPHS, "FullCudaGraphBackend.cleanup", ("self",), uses=1),
     Target(DUMMIES, "dummy", f"{_SRT}.model_executor.runner.base_runner", "BaseRunner.warmup", ("self",), uses=1),
     Target(
         DUMMIES,
