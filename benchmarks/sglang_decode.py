@@ -42,6 +42,7 @@ TP4_RANK = {
 }
 _NUM_WARM_UPS = 1
 _PROMPT_TOKENS = 32
+_MAX_STEPS_TO_TUNE = 4000
 PLANNED, WINDOWS_OFF, TUNED = "as planned", "windows off", "tuned"
 
 
@@ -156,23 +157,40 @@ class _Windows:
         for index, (num_bytes, form) in self.settings[name].items():
             self._prefetcher.set_window(index, budget_bytes=num_bytes, form=form, **self._key)
 
-    def report(self) -> dict:
-        tuning = self.tuning
-        return {
-            "tuning": {"ratio": tuning.ratio, "step_us": tuning.step_us, "noise": tuning.noise, "num_off": tuning.num_off,
-                       "reason": tuning.reason, "seconds": self.tune_s, "measured": tuning.measured},
-            "signatures": [
-                {name: s[name] for name in ("num_tokens", "mode", "state", "reason", "num_collectives", "num_windows",
-                                            "num_launched", "planned_bytes")}
-                for s in self._prefetcher.status()["signatures"]
-            ],
-        }  # fmt: skip
+
+
+def _tune_while_serving(decoder: _Decoder, session: Any, arguments: argparse.Namespace) -> tuple[Any, float]:
+    """Decodes until the plugin, asked for it by DSV41_L2_PREFETCH_TUNE=1, has decided; its tuning, and the seconds."""
+    begin = time.perf_counter()
+    for _ in range(_MAX_STEPS_TO_TUNE // arguments.steps):
+        decoder.steps(arguments.steps)
+        tunings = [t for t in session.prefetcher.tunings.all() if t.num_tokens == arguments.batch_size]
+        if tunings:
+            return tunings[0], time.perf_counter() - begin
+    raise RuntimeError(f"expected a tuning within {_MAX_STEPS_TO_TUNE} decode steps, got none")
+
+
+def _report(session: Any, tuning: Any, seconds: float) -> dict:
+    return {
+        "tuning": {"ratio": tuning.ratio, "step_us": tuning.step_us, "noise": tuning.noise, "num_off": tuning.num_off,
+                   "reason": tuning.reason, "seconds": seconds, "measured": tuning.measured},
+        "signatures": [
+            {name: s[name] for name in ("num_tokens", "mode", "state", "reason", "num_collectives", "num_windows",
+                                        "num_launched", "planned_bytes")}
+            for s in session.prefetcher.status()["signatures"]
+        ],
+    }  # fmt: skip
 
 
 def _measure(decoder: _Decoder, session: Any, arguments: argparse.Namespace) -> dict:
     for _ in range(_NUM_WARM_UPS):
         tokens, _, _ = decoder.steps(arguments.steps)
-    windows = _Windows(decoder, session, arguments.batch_size) if session is not None else None
+    windows, report = None, {}
+    if session is not None and session.config.tune:
+        report = _report(session, *_tune_while_serving(decoder, session, arguments))
+    elif session is not None:
+        windows = _Windows(decoder, session, arguments.batch_size)
+        report = _report(session, windows.tuning, windows.tune_s)
     settings = (PLANNED, WINDOWS_OFF, TUNED) if windows else (PLANNED,)
     step_us: dict[str, list[float]] = {name: [] for name in settings}
     graph_us: dict[str, list[float]] = {name: [] for name in settings}
@@ -190,7 +208,7 @@ def _measure(decoder: _Decoder, session: Any, arguments: argparse.Namespace) -> 
         "tokens_equal_in_every_block": equal,
         "step_us": step_us,
         "graph_us": graph_us,
-        **(windows.report() if windows else {}),
+        **report,
     }
 
 

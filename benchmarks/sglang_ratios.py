@@ -15,6 +15,7 @@ from rich.table import Table
 from benchmarks.sglang_decode import PLANNED, TUNED, WINDOWS_OFF
 
 OFF, ON, NULL = "off", "on", "off again"
+SERVED = "tuned while serving"  # with DSV41_L2_PREFETCH_TUNE=1; older files have no such starts
 QUANTITIES = {"step_us": "a step", "graph_us": "its graph alone"}
 
 
@@ -30,6 +31,7 @@ class Ratios:
     null_spread: float  # largest distance of a null ratio from 1
     tuned: float  # on, with the windows as `tune` left them, / off
     windows_off: float  # on, with every window patched to 0 bytes, / off
+    served: float  # the graph that the plugin kept, having measured it while it served, / off
     num_windows: int
     tokens_equal: bool
 
@@ -73,6 +75,7 @@ def _ratios_of(delay_us: float, quantity: str, kinds: dict[str, list[dict]]) -> 
         null_spread=max(abs(ratio - 1) for ratio in null),
         tuned=_median(against_off(ON, TUNED)),
         windows_off=_median(against_off(ON, WINDOWS_OFF)),
+        served=_median(against_off(SERVED)),
         num_windows=max((s["num_windows"] for s in kinds[ON][0].get("signatures", [])), default=0),
         tokens_equal=len({start["tokens"] for start in everything}) == 1
         and all(start["tokens_equal_in_every_block"] for start in everything),
@@ -81,8 +84,8 @@ def _ratios_of(delay_us: float, quantity: str, kinds: dict[str, list[dict]]) -> 
 
 def table(found: list[Ratios]) -> Table:
     result = Table(title="SGLang's decode / the same without the plugin")
-    columns = ("peers late by us", "what", "off us", "on", "off again", "its spread", "tuned", "windows off", "windows",
-               "tokens")  # fmt: skip
+    columns = ("peers late by us", "what", "off us", "on", "off again", "its spread", "tuned", "windows off",
+               "tuned while serving", "windows", "tokens")  # fmt: skip
     for column in columns:
         result.add_column(column, justify="right")
     for r in found:
@@ -95,6 +98,7 @@ def table(found: list[Ratios]) -> Table:
             f"{r.null_spread:.3f}",
             f"{r.tuned:.3f}",
             f"{r.windows_off:.3f}",
+            f"{r.served:.3f}",
             str(r.num_windows),
             "equal" if r.tokens_equal else "DIFFERENT",
         )

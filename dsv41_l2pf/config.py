@@ -167,8 +167,8 @@ def _all_gather_effect(environ: Mapping[str, str]) -> str:
 
 def _tune_effect(environ: Mapping[str, str]) -> str:
     if not Config.from_env(environ).tune:
-        return "engines keep what was planned"
-    return "SGLang's decode graphs run with and without windows in turns, then the faster one stays"
+        return "engines keep the windows as planned"
+    return "engines run decode graphs with and without windows in turns, then keep the faster"
 
 
 def _tunings_effect(environ: Mapping[str, str]) -> str:

@@ -139,6 +139,7 @@ ENVIRONMENT = [
     environment("_AG", "2", "one of 0, 1"),
     environment("_FORM", "Bulk", f"one of {FORMS}"),
     environment("_PLACEMENT", "graph", "one of auto, in_line, launch_order, side_stream"),
+    environment("_TUNE", "always", "one of 0, 1"),
     environment("_MAX_TOKENS", "1.5", "a whole number >= 1"),
     environment("_MAX_TOKENS", "0", "a whole number >= 1"),
 ]

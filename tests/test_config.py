@@ -34,9 +34,13 @@ def test_every_variable_is_read():
             "DSV41_L2_PREFETCH_MAX_TOKENS": "7",
             "DSV41_L2_PREFETCH_NVTX": "1",
             "DSV41_L2_PREFETCH_IN_FLIGHT_KB": "128",
+            "DSV41_L2_PREFETCH_TUNE": "1",
+            "DSV41_L2_PREFETCH_TUNINGS": "tuned.json",
         }
     )
-    assert config == Config(True, False, 3 << 19, False, "lines", "side_stream", 7, False, True, True, 128 << 10)
+    assert config == Config(
+        True, False, 3 << 19, False, "lines", "side_stream", 7, False, True, True, 128 << 10, True, "tuned.json"
+    )
 
 
 def test_the_process_environment_is_read_when_called(monkeypatch):
@@ -62,6 +66,7 @@ def test_an_empty_value_counts_as_unset():
         ("DSV41_L2_PREFETCH_IN_FLIGHT_KB", "63", "KiB >= 64, 0 for no cap, or auto"),
         ("DSV41_L2_PREFETCH_IN_FLIGHT_KB", "-1", "KiB >= 64, 0 for no cap, or auto"),
         ("DSV41_L2_PREFETCH_IN_FLIGHT_KB", "1.5", "KiB >= 64, 0 for no cap, or auto"),
+        ("DSV41_L2_PREFETCH_TUNE", "yes", "0, 1"),
         ("DSV41_L2_PREFETCH_MAX_TOKENS", "0", "a whole number >= 1"),
         ("DSV41_L2_PREFETCH_MAX_TOKENS", "1.5", "a whole number >= 1"),
         ("DSV41_L2_PREFETCH_MAX_TOKENS", "٣", "a whole number >= 1"),

@@ -45,6 +45,12 @@ def test_other_tokens_of_one_start_are_seen():
     assert not ratios(starts)[0].tokens_equal
 
 
+def test_a_start_that_tuned_while_serving_is_compared_too():
+    found = ratios(a_turn(2.0, 1.8, 2.0) + [start("tuned while serving", 1.7)])[0]
+    assert found.served == pytest.approx(0.85)
+    assert math.isnan(ratios(a_turn(2.0, 1.8, 2.0))[0].served)
+
+
 def test_without_windows_there_is_no_ratio_for_them():
     starts = a_turn(1.0, 0.9, 1.0)
     starts[1] = start("on", 0.9)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # sglang_h200.sh install | run: a real SGLang 0.5.16 on one GPU, without a network (make sglang-h200).
 #   install  installs the folders of tools/sglang_kit.sh that were brought here; once for each
-#   run      starts it off, on, off again, three times in turns for each delay, and prints the ratios of decode steps
+#   run      starts it off, on, tuned while serving, off again, three times in turns for each delay, and prints the
+#            ratios of decode steps
 # Environment: L2PF_SITE (where SGLang is installed), OUT (results), STARTS (3), DELAYS ("5 15"), DEADLINE_S (no turn
 # begins after so many seconds; none by default), SGLANG_DECODE_ARGS (more words for benchmarks.sglang_decode).
 set -euo pipefail
@@ -18,11 +19,11 @@ install() {
   [ ! -f .sgkit1/sgl_kernel.tar.xz ] || tar xJf .sgkit1/sgl_kernel.tar.xz -C "$site"
 }
 
-start() { # NAME DELAY PREFETCH
+start() { # NAME DELAY PREFETCH TUNE
   local begin=$SECONDS
   echo "==> sglang: $1, peers answer after $2 us"
   # shellcheck disable=SC2086  # SGLANG_DECODE_ARGS is a list of words
-  env DSV41_L2_PREFETCH="$3" HF_HUB_OFFLINE=1 PYTHONPATH="$site:$PWD" \
+  env DSV41_L2_PREFETCH="$3" DSV41_L2_PREFETCH_TUNE="$4" HF_HUB_OFFLINE=1 PYTHONPATH="$site:$PWD" \
     python3 -m benchmarks.sglang_decode --delay-us "$2" ${SGLANG_DECODE_ARGS:-} \
     >"$out/last_start.log" 2>&1 || { tail -n 40 "$out/last_start.log"; return 1; }
   grep -E 'dsv41_l2pf' "$out/last_start.log" | grep -v '^{' | head -n 8 || true
@@ -46,9 +47,10 @@ run() {
         echo "==> sglang: turn $turn of $delay us left out: $((SECONDS - begin)) s have passed"
         continue
       fi
-      start off "$delay" 0
-      start on "$delay" 1
-      start "off again" "$delay" 0
+      start off "$delay" 0 0
+      start on "$delay" 1 0
+      start "tuned while serving" "$delay" 1 1
+      start "off again" "$delay" 0 0
     done
   done
   python3 -m benchmarks.sglang_ratios "$out/sglang.jsonl"

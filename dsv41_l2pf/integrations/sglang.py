@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from . import b12x, b12x_targets, sglang_graphs, sglang_targets
-from .graph_pairs import GraphPairs
+from . import b12x, b12x_targets, sglang_targets
+from .graph_pair import Kept, capture_pair
 from .hooks import Wrapper
 from .install import Installation
 from .plugin import Plugin
@@ -112,6 +112,25 @@ def _capture_shape(session: Session) -> Wrapper:
     return wrapper
 
 
+def _capture_graph(session: Session) -> Wrapper:
+    """`FullCudaGraphBackend` keeps a graph for each shape, and what it returns."""
+
+    def wrapper(capture_one: Callable) -> Callable:
+        def wrapped(self: Any, shape_key: Any, forward_fn: Callable, *args: Any, **kwargs: Any) -> None:
+            def capture() -> Kept:
+                capture_one(self, shape_key, forward_fn, *args, **kwargs)  # two warm-ups and the capture
+                return Kept(self._graphs[shape_key], self._outputs[shape_key])
+
+            def put(kept: Kept) -> None:
+                self._graphs[shape_key], self._outputs[shape_key] = kept
+
+            capture_pair(session, capture, put)
+
+        return wrapped
+
+    return wrapper
+
+
 def _in_group(args: tuple, kwargs: dict) -> bool:
     return str(getattr(args[0], "unique_name", "")).split(":")[0] in GROUPS
 
@@ -140,7 +159,6 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
     def reading(reads: Callable) -> Wrapper:
         return lambda function: session.reading(function, reads)
 
-    pairs = GraphPairs(session)
     sent, second_sent = argument(1, "input_"), argument(2, "input")
     layer_of, x_of = argument(1, "layer"), argument(2, "x")
     tokens_of, lm_head_of = argument(1, "hidden_states"), argument(2, "lm_head")
@@ -157,9 +175,7 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
         "load_model": _load_model(session, installation),
         "model_forward": lambda function: _bracket(session, function, lambda args: args[0], first=1),
         "capture_shape": _capture_shape(session),
-        "capture_graph": sglang_graphs.capturing(pairs),
-        "replay_graph": sglang_graphs.replaying(pairs),
-        "drop_graphs": sglang_graphs.dropping(pairs),
+        "capture_graph": _capture_graph(session),
         "dummy": around(session.suspended),
         "all_reduce": collective("all_reduce", sent, _has_peers),
         "all_reduce_body": collective("all_reduce", sent, _in_group),

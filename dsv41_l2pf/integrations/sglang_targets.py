@@ -21,7 +21,6 @@ REDUCE_SCATTER, FUSED = "reduce-scatter windows", "fused all-reduce windows"
 LINEARS, ROUTER, WO_A, LM_HEAD = "linear weights", "router weights", "wo_a weights", "lm_head weights"
 EXPERTS = "streamed experts"
 CAPTURE, DUMMIES, TUNING = "graph variants", "dummy runs", "tuning of decode graphs"
-_GRAPHS = f"{_SRT}.model_executor.runner_backend.full_cuda_graph_backend"
 
 
 def _collective(part: str, role: str, name: str, *parameters: str, uses: int = 2, optional: bool = False) -> Target:
@@ -65,20 +64,11 @@ TARGETS = (
     Target(
         TUNING,
         "capture_graph",
-        _GRAPHS,
+        f"{_SRT}.model_executor.runner_backend.full_cuda_graph_backend",
         "FullCudaGraphBackend.capture_one",
         ("self", "shape_key", "forward_fn", "capture_inputs", "post_warmup_hook"),
         uses=3,
     ),
-    Target(
-        TUNING,
-        "replay_graph",
-        _GRAPHS,
-        "FullCudaGraphBackend.replay",
-        ("self", "shape_key", "static_forward_batch", "kwargs"),
-        uses=2,
-    ),
-    Target(TUNING, "drop_graphs", _GRAPHS, "FullCudaGraphBackend.cleanup", ("self",), uses=1),
     Target(DUMMIES, "dummy", f"{_SRT}.model_executor.runner.base_runner", "BaseRunner.warmup", ("self",), uses=1),
     Target(
         DUMMIES,

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import vllm_targets
+from . import vllm_graphs, vllm_targets
 from .hooks import Wrapper
 from .install import Installation
 from .plugin import Plugin
 from .reads import expert_bytes
-from .session import Session, is_capturing
-from .vllm_learning import forward_context, learn
+from .session import Session
+from .vllm_learning import forward_context
 from .wrapping import argument, around, on_error, pausing, resuming
 
 # Groups whose collectives lie between a decode forward's GEMMs. Not pp, world or data parallel ones.
@@ -28,127 +27,6 @@ GROUPS = ("tp", "ep")
 _INSPECTION = "vllm.model_executor.models.registry"  # the main module of a throw-away process that only looks at models
 
 logger = logging.getLogger("vllm.dsv41_l2pf")  # vLLM shows the logs of its own name alone
-
-
-class _Thread(threading.local):
-    shape: tuple[str, str] | None = None  # mode and variant of the graph that model runner V1 captures
-
-
-_local = _Thread()
-
-
-# -- graphs -------------------------------------------------------------------------------------------------------------
-
-
-def _learn_or_capture(
-    session: Session, owner: Any, num_tokens: int, mode: str, captures: bool, run: Callable[[], Any]
-) -> Any:
-    if not captures:
-        learn(session, owner, num_tokens, mode, run)
-        return run()
-    with session.forward(owner, num_tokens, mode, captures=True):
-        return run()
-
-
-def _words(query_len: int | None, num_loras: int) -> tuple[str, str]:
-    """The mode of a graph, and what tells it from others of as many tokens."""
-    mode = "decode" if query_len in (None, 1) else "target_verify"
-    parts = [f"{query_len}-each"] if mode == "target_verify" else []
-    parts += [f"{num_loras}-adapters"] if num_loras else []
-    return mode, "-".join(parts)
-
-
-def _is_decode_graph(manager: Any, desc: Any) -> bool:
-    """Whether a decode step replays this graph. Pieces of breakable graphs and microbatches are left alone."""
-    kind = desc.cg_mode.name
-    if kind != manager.cudagraph_mode.decode_mode().name or getattr(desc, "num_ubatches", 1) > 1:
-        return False
-    return kind == "FULL" or not getattr(manager, "use_breakable_cg", False)
-
-
-def _capture(session: Session) -> Wrapper:
-    """Model runner V2: `create_forward_fn` makes the forwards of one shape, for its warm-up and for its capture."""
-
-    def wrapper(capture: Callable) -> Callable:
-        def wrapped(self: Any, create_forward_fn: Callable, *args: Any, **kwargs: Any) -> Any:
-            def create(desc: Any, *more: Any, **named: Any) -> Callable:
-                forward = create_forward_fn(desc, *more, **named)
-                if not _is_decode_graph(self, desc):
-                    return forward
-                query_len = desc.uniform_token_count or getattr(desc, "max_query_len", None)
-                mode, variant = _words(query_len, getattr(desc, "num_active_loras", 0))
-
-                def run(graph_mode: Any) -> Any:
-                    captures = graph_mode.name == "PIECEWISE" or is_capturing()
-                    with session.variant(variant):
-                        return _learn_or_capture(
-                            session, self, desc.num_tokens, mode, captures, lambda: forward(graph_mode)
-                        )
-
-                return run
-
-            return capture(self, create, *args, **kwargs)
-
-        return wrapped
-
-    return wrapper
-
-
-def _capture_shape(capture: Callable) -> Callable:
-    """Model runner V1: notes which graph is being warmed up and captured; the model's graph wrapper does the rest."""
-
-    def wrapped(self: Any, desc: Any, cudagraph_runtime_mode: Any, *args: Any, **kwargs: Any) -> Any:
-        decode_mode = self.compilation_config.cudagraph_mode.decode_mode().name
-        if cudagraph_runtime_mode.name == decode_mode == "FULL":
-            query_len = getattr(self, "uniform_decode_query_len", 1) if desc.uniform else 1
-            _local.shape = _words(query_len, getattr(desc, "num_active_loras", 0))
-        try:
-            return capture(self, desc, cudagraph_runtime_mode, *args, **kwargs)
-        finally:
-            _local.shape = None
-
-    return wrapped
-
-
-def _graph_wrapper(session: Session) -> Wrapper:
-    def wrapper(call: Callable) -> Callable:
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-            context = sys.modules[vllm_targets.FORWARD_CONTEXT]._forward_context
-            if _local.shape is None or self.runtime_mode.name != "FULL" or getattr(context, "batch_descriptor", None) is None:
-                return call(self, *args, **kwargs)
-            mode, variant = _local.shape
-            captures = context.cudagraph_runtime_mode.name == "FULL"
-            with session.variant(variant):
-                return _learn_or_capture(
-                    session,
-                    self,
-                    context.batch_descriptor.num_tokens,
-                    mode,
-                    captures,
-                    lambda: call(self, *args, **kwargs),
-                )
-
-        return wrapped
-
-    return wrapper
-
-
-def _join(session: Session) -> Wrapper:
-    """The last call inside every capture of vLLM: nothing may be outstanding when a graph or a piece of one ends."""
-
-    def wrapper(join: Callable) -> Callable:
-        def wrapped(self: Any) -> Any:
-            result = join(self)
-            if session.in_forward:
-                session.join()
-            return result
-
-        return wrapped
-
-    return wrapper
-
-
-# -- install ------------------------------------------------------------------------------------------------------------
 
 
 def _load_model(session: Session, installation: Installation) -> Wrapper:
@@ -207,10 +85,10 @@ def _wrappers(session: Session, installation: Installation) -> Mapping[str, Wrap
         "forward_context": forward_context,
         "load_model": _load_model(session, installation),
         "warmed_up": _warmed_up(session),
-        "capture": _capture(session),
-        "capture_shape": _capture_shape,
-        "graph_wrapper": _graph_wrapper(session),
-        "join": _join(session),
+        "capture": vllm_graphs.capturing(session),
+        "capture_shape": vllm_graphs.capturing_shape,
+        "graph_wrapper": vllm_graphs.graph_wrapper(session),
+        "join": vllm_graphs.joining(session),
         "all_reduce": collective("all_reduce"),
         "all_gather": collective("all_gather"),
         "reduce_scatter": collective("reduce_scatter"),

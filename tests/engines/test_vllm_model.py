@@ -21,7 +21,7 @@ def _captured_by_v2(rank, session):
     from vllm.config.compilation import CUDAGraphMode
     from vllm.v1.worker.gpu import cudagraph_utils
 
-    import dsv41_l2pf.integrations.vllm as integration
+    from dsv41_l2pf.integrations import vllm_graphs
 
     manager = object.__new__(cudagraph_utils.CudaGraphManager)
     manager.device, manager.pool, manager.graphs = torch.device("cpu"), None, {}
@@ -35,7 +35,7 @@ def _captured_by_v2(rank, session):
     piecewise = [Shape(CUDAGraphMode.PIECEWISE, TOKENS, None)]
     manager._capture_descs = {CUDAGraphMode.FULL: full, CUDAGraphMode.PIECEWISE: piecewise}
     inside, outputs, planned, launched = [], [], {}, {}
-    integration.is_capturing = lambda: bool(inside)
+    vllm_graphs.is_capturing = lambda: bool(inside)
 
     def entered(now):
         inside.append(1) if now else inside.clear()

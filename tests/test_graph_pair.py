@@ -1,5 +1,6 @@
 """A graph and its twin without windows in an engine: what is captured, which one runs, what stays. The engine is fake."""
 
+import gc
 import logging
 import weakref
 
@@ -9,7 +10,7 @@ import torch
 import dsv41_l2pf  # noqa: F401  (loads the operators)
 from dsv41_l2pf import live_tuning
 from dsv41_l2pf.config import Config
-from dsv41_l2pf.integrations.graph_pairs import GraphPairs
+from dsv41_l2pf.integrations.graph_pair import Kept, capture_pair
 from dsv41_l2pf.integrations.session import Session
 
 LOGGER = logging.getLogger("dsv41_l2pf")
@@ -19,8 +20,15 @@ TOKENS = 4
 class Graph:
     """What a fake capture leaves: it remembers whether windows were opened while it was captured."""
 
-    def __init__(self, has_windows):
-        self.has_windows = has_windows
+    def __init__(self, backend, has_windows):
+        self.backend, self.has_windows, self.was_reset = backend, has_windows, False
+
+    def replay(self):
+        self.backend.ran.append(self)
+        Span.now_us = 1000.0 - (self.backend.gain if self.has_windows else 0)
+
+    def reset(self):
+        self.was_reset = True
 
 
 class Backend:
@@ -28,11 +36,10 @@ class Backend:
 
     def __init__(self, session, gain):
         self.session, self.gain = session, gain
-        self.graphs, self.ran, self.fails_at = {}, [], None
+        self.graphs, self.outputs, self.ran, self.fails_at = {}, {}, [], None
         self.num_captures = self.num_opened = 0
         self.model = torch.nn.ParameterList(torch.randn(64, 64) for _ in range(2)).requires_grad_(False)
         self.all_reduce = session.collective(lambda x: x, "all_reduce", lambda args, kwargs: args[0])
-        self.pairs = GraphPairs(session)
         open_window = session.prefetcher.windows.open
 
         def opening(*args):
@@ -61,22 +68,21 @@ class Backend:
         opened = self.num_opened
         for i in range(num_forwards):
             self.forward(captures=True, mode="decode" if i == 0 else "target_verify")
-        self.graphs[key] = Graph(has_windows=self.num_opened > opened)
+        self.put(key, Kept(Graph(self, self.num_opened > opened), f"output {self.num_captures}"))
+
+    def put(self, key, kept):
+        self.graphs[key], self.outputs[key] = kept
 
     def capture(self, key, **options):
         def capture():
             self.capture_one(key, **options)
-            return self.graphs[key]
+            return Kept(self.graphs[key], self.outputs[key])
 
-        self.pairs.capture(self, key, capture, lambda graph: self.graphs.__setitem__(key, graph))
+        capture_pair(self.session, capture, lambda kept: self.put(key, kept))
 
     def replay(self, key):
-        def run():
-            graph = self.graphs[key]
-            self.ran.append(graph)
-            Span.now_us = 1000.0 - (self.gain if graph.has_windows else 0)
-
-        self.pairs.replay(self, key, lambda graph: self.graphs.__setitem__(key, graph), run)
+        self.graphs[key].replay()
+        return self.outputs[key]
 
     def serve(self, key, num_steps=1200):
         for _ in range(num_steps):
@@ -126,7 +132,7 @@ def test_both_take_turns_and_the_faster_one_stays(gain, stays, caplog):
     counts = [engine.ran[:600].count(graph) for graph in dict.fromkeys(engine.ran)]
     assert len(counts) == 2 and min(counts) > 100
     assert set(engine.ran[-100:]) == {graph}
-    assert not engine.pairs._pairs[engine], "the slower graph is let go"
+    assert type(graph) is Graph, "nothing of ours is between the engine and its graph any more"
     verb = "on" if stays else "off"
     assert f"dsv41_l2pf: tuned tokens=4 mode=decode: {verb} by tune: the best settings (automatic) took" in caplog.text
 
@@ -187,14 +193,36 @@ def test_a_new_capture_of_a_shape_begins_anew():
     assert engine.num_captures == 4 and not earlier & set(engine.ran[60:])
 
 
-def test_a_holder_that_drops_its_graphs_has_them_dropped_here_too():
+def test_the_output_is_that_of_the_graph_that_ran():
+    engine = backend(50)
+    engine.capture("4")
+    outputs = {True: "output 1", False: "output 2"}
+    for _ in range(1200):
+        output = engine.replay("4")
+        assert output == outputs[engine.ran[-1].has_windows]
+
+
+def test_the_slower_graph_is_let_go():
     engine = backend(50)
     engine.capture("4")
     engine.serve("4", 30)
+    slower = next(weakref.ref(graph) for graph in engine.ran if not graph.has_windows)
+    engine.serve("4")
+    engine.ran.clear()
+    assert slower() is None
+
+
+def test_an_engine_that_drops_its_graphs_drops_both():
+    engine = backend(50)
+    engine.capture("4")
+    engine.serve("4", 30)
+    engine.graphs["4"].reset()
+    assert all(graph.was_reset for graph in engine.ran)
+    assert engine.graphs["4"].has_windows is engine.ran[-1].has_windows, "what else is asked of it, the graph answers"
     graphs = [weakref.ref(graph) for graph in set(engine.ran)]
-    engine.pairs.drop(engine)
     engine.graphs.clear()
     engine.ran.clear()
+    gc.collect()
     assert [graph() for graph in graphs] == [None, None]
 
 
