@@ -62,11 +62,13 @@ class GraphPair:
         self._put(Kept(self, kept.output))
 
     def _conclude(self) -> None:
-        logger, name = self._session.logger, _name(self._tuning.signature)
-        if self._tuning.outcome is None:
-            logger.warning("dsv41_l2pf: %s is not tuned, and runs without windows: %s", name, self._tuning.problem)
+        logger, tuning = self._session.logger, self._tuning
+        name = _name(tuning.signature)
+        if tuning.outcome is None:
+            logger.warning("dsv41_l2pf: %s is not tuned, and runs without windows: %s", name, tuning.problem)
         elif is_first_rank():
-            logger.info("dsv41_l2pf: tuned %s: %s", name, self._tuning.outcome.reason)
+            told = tuning.outcome
+            logger.info("dsv41_l2pf: tuned tokens=%d mode=%s: %s", told.num_tokens, told.mode, told.reason)
             self._session.tunings_file.save(self._session.prefetcher)
 
 
