@@ -67,7 +67,7 @@ backend.__dict__.update(
 warmed_up = []
 backend.capture_one("key", forward, capture_inputs=None, post_warmup_hook=lambda: warmed_up.append(1))
 assert len(warmed_up) == 4, "each capture has its two warm-ups"
-captured = backend._graphs["key"]
+captured = backend._graphs["key"]._with_windows.graph
 assert captured.has_windows and opened == [True] * 3 + [False] * 3, opened
 expected = x @ w
 for _ in range(1200):
